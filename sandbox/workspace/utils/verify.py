@@ -1,0 +1,8 @@
+"""Is model_new.py right?  Fixed: it is put back before judging."""
+import os
+import sys
+
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from utils import ask
+
+sys.exit(ask("verify"))
