@@ -8,7 +8,7 @@ Docs: https://example.github.io/cuda_agent_lab/agent.html.md"""
 __all__ = ['PAPER_TRAIN', 'PAPER_EVAL', 'SMALL', 'SYSTEM', 'Limits', 'Reply', 'Conversation', 'Policy', 'first_messages',
            'best_of', 'InfraStop', 'InfraMonitor', 'run_episodes']
 
-# %% ../nbs/11_agent.ipynb #ae1a3092
+# %% ../nbs/11_agent.ipynb #a1e94df2
 import json
 import shutil
 import tempfile
@@ -20,19 +20,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-# %% ../nbs/11_agent.ipynb #345dec33
+# %% ../nbs/11_agent.ipynb #48096a50
 from .episodes import Episode, Message, ToolCall, message_to_dict, status_of
+from .pool import InfraError, JudgeServer
 from .tools import MACHINE_ERRORS, ToolLimits, Toolbox, check_call
 from .verdict import Verdict
 from .workspace import CandidateError, make_workspace, read_candidate, restore_fixed
 
-# %% ../nbs/11_agent.ipynb #3a54f375
-try: from cuda_agent_lab.pool import InfraError, JudgeServer
-except ImportError:
-    class InfraError(RuntimeError): ...
-    JudgeServer = None
-
-# %% ../nbs/11_agent.ipynb #42cde6c4
+# %% ../nbs/11_agent.ipynb #a01703b5
 @dataclass(frozen=True)
 class Limits:
     "Where an episode ends, whatever the agent wants"
@@ -48,7 +43,7 @@ PAPER_TRAIN = Limits()                                       # paper sec. 4.1: 1
 PAPER_EVAL = Limits(max_turns=200)                           # paper sec. 4.1: 200 turns to evaluate
 SMALL = Limits(max_turns=8, max_tokens=4096, max_seconds=300., bash_timeout=60., output_chars=600, max_malformed=3)
 
-# %% ../nbs/11_agent.ipynb #b207ea80
+# %% ../nbs/11_agent.ipynb #a81a83a3
 @dataclass
 class Reply:
     "What a policy says in one turn"
@@ -87,7 +82,7 @@ class Policy(Protocol):
         its own reply, which the loop appends as the next message, counts as rendered. It never tokenises its text again."""
         ...
 
-# %% ../nbs/11_agent.ipynb #d2ccdc48
+# %% ../nbs/11_agent.ipynb #3107c952
 SYSTEM = """You are an engineer who makes PyTorch modules fast by writing {language} kernels. You work in a folder (the workspace) with tools.
 
 How to work:
@@ -110,7 +105,7 @@ def first_messages(task, target: str, prompt: str = 'full') -> list: # of Messag
     return [Message('system', SYSTEM.format(language=_LANGUAGE[target])),
             Message('user', f"Make the module in model.py fast on target {target}. Its source:\n\n```python\n{task.source.rstrip()}\n```")]
 
-# %% ../nbs/11_agent.ipynb #006bfeb4
+# %% ../nbs/11_agent.ipynb #f9147ff6
 _MOST_CALLS = 16               # tool calls of one turn that are run
 
 
@@ -179,15 +174,15 @@ class _Live:
 
 _DROP = dict(infra_error='infra_error', task_invalid='task_invalid', not_runnable='not_runnable')   # verdict status -> exit status
 
-# %% ../nbs/11_agent.ipynb #8995ccd9
+# %% ../nbs/11_agent.ipynb #0dfdad5a
 def _speed(v: Verdict) -> float:
     s = v.speedup_compile or v.speedup_eager
     return s['median'] if s else 0.
 
 
 def best_of(profiled: list): # (turn, Candidate, Verdict) or None
-    "The correct snapshot with the highest speed-up over torch.compile (over eager where that was not measured); the first of equals"
-    right = [p for p in profiled if p[2].correct]
+    "The correct snapshot with the highest speed-up over torch.compile (over eager where that was not measured); the first of equals. What was only verified does not count."
+    right = [p for p in profiled if p[2].correct and _speed(p[2])]
     return max(right, key=lambda p: _speed(p[2])) if right else None
 
 
@@ -222,7 +217,7 @@ def _judge(x: _Live, pool, options, judge_best) -> dict:
             except InfraError as e: x.note = f'the best snapshot was not judged again: {e}'    # the reward does not need it
     return out
 
-# %% ../nbs/11_agent.ipynb #29e7709d
+# %% ../nbs/11_agent.ipynb #9aff14ac
 def _finish(x: _Live, policy, pool, server, options, reward, prompt, judge_best, keep) -> Episode:
     "From a live episode to its record; always takes the workspace apart"
     c = x.conv
@@ -249,7 +244,7 @@ def _take_apart(x: _Live, server, keep):
         if not keep: shutil.rmtree(x.folder, ignore_errors=True)
     x.box = x.folder = None
 
-# %% ../nbs/11_agent.ipynb #842181c6
+# %% ../nbs/11_agent.ipynb #2ceb74b5
 class InfraStop(RuntimeError):
     "Too many episodes failed by the machine's doing"
 
@@ -268,7 +263,7 @@ class InfraMonitor:
             raise InfraStop(f"{sum(self.last)} of the last {len(self.last)} episodes failed by the machine's doing ({self.streak} in a row), the last one {e.id}: "
                             f"{e.exit_status}: {e.meta.get('note', '')} Repair the machine, then start again: finished episodes are kept.")
 
-# %% ../nbs/11_agent.ipynb #bad80ef0
+# %% ../nbs/11_agent.ipynb #4bd0ad17
 def _replay(x: _Live):
     "Appends the stored results to the reply that was just heard; ends with the record, or where the policy leaves it"
     said, n = x.stored.messages, len(x.conv.messages)
@@ -288,7 +283,7 @@ def _start(i, task, id, seed, target, limits, prompt, stored) -> _Live:
     if stored and len(stored.messages) == len(conv.messages): x.exit = stored.exit_status     # ended before its first turn
     return x
 
-# %% ../nbs/11_agent.ipynb #11299c54
+# %% ../nbs/11_agent.ipynb #220fa3f3
 def _turn(live: list, policy, server, threads):
     "One turn of all live episodes"
     t = time.monotonic()
@@ -306,7 +301,7 @@ def _turn(live: list, policy, server, threads):
     for x in live:
         if not x.stored: x.settle()
 
-# %% ../nbs/11_agent.ipynb #68bc87f0
+# %% ../nbs/11_agent.ipynb #046ac0f3
 def run_episodes(tasks: list, # one per episode (a task may occur often)
                  policy, # Policy
                  pool, # judge(task, candidate, options) -> Verdict
@@ -326,6 +321,8 @@ def run_episodes(tasks: list, # one per episode (a task may occur often)
 
     Raises InfraStop when too many fail by the machine's doing; then and at any other exception every process and workspace of the call is gone."""
     if not len(tasks) == len(ids) == len(seeds) == len(set(ids)): raise ValueError(f"{len(tasks)} tasks, {len(ids)} ids ({len(set(ids))} of them different) and {len(seeds)} seeds; one of each per episode.")
+    judged_on = options.target if options else getattr(pool, 'target', target)
+    if judged_on != target: raise ValueError(f"The episodes are for target {target!r} and the judge is set to {judged_on!r}; give JudgeOptions(target={target!r}).")
     known, monitor, own = known or {}, monitor or InfraMonitor(), None if server else JudgeServer(pool, options)
     server = server or own
     xs = [_start(i, *a, target, limits, prompt, known.get(a[1])) for i, a in enumerate(zip(tasks, ids, seeds))]

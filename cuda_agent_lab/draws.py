@@ -46,16 +46,16 @@ def _spiked(t, g):
     flat = run(t)
     n = min(8, flat.numel())
     at = torch.randint(flat.numel(), (n,), generator=g, device='cpu').to(t.device)
-    flat[at] = 30*flat.double().std(correction=0).clamp(min=1e-3).to(t.dtype)*torch.tensor([1, -1]*4, dtype=t.dtype, device=t.device)[:n]
+    flat[at] = 30*flat[:1 << 16].float().std(correction=0).clamp(min=1e-3).to(t.dtype)*torch.tensor([1, -1]*4, dtype=t.dtype, device=t.device)[:n]
     return t
 
 
 def _sparse(t, g):
     t = like(t)
-    keep = torch.empty(run(t).shape, device='cpu').bernoulli_(0.1, generator=g).to(t.device, t.dtype) if t.numel() < 1 << 16 else None
-    if keep is None:                                            # a random pattern that is repeated: cheap for large tensors
-        keep = torch.empty(65521, device='cpu').bernoulli_(0.1, generator=g).to(t.device, t.dtype).repeat(-(-run(t).numel()//65521))[:run(t).numel()]
-    run(t).mul_(keep)
+    n = run(t).numel()
+    keep = torch.empty(min(n, 65521), device='cpu').bernoulli_(0.1, generator=g).clamp_(min=.01)     # not 0: equal addends round all in one direction
+    keep = keep.to(t.device, t.dtype)
+    run(t).mul_(keep if n <= 65521 else keep.repeat(-(-n//65521))[:n])                             # the pattern repeats: cheap for large tensors
     return t
 
 
@@ -86,7 +86,7 @@ class Reference:
     "A task's module as the judge uses it; `device` 'cpu' or 'cuda', `precision` 'fp32', 'tf32' or 'bf16'."
     def __init__(self, source: str, device: str = 'cpu', precision: str = 'fp32', seed: int = 0):
         self.device, self.dtype = device, torch.bfloat16 if precision == 'bf16' else None
-        self.wide, self.stateful, self.kappa, self.varies, self.model = 1.0, False, [], [], None
+        self.wide, self.stateful, self.kappa, self.varies, self.model, self.in_place = 1.0, False, [], [], None, None
         self.notes = {}
         try:
             torch.manual_seed(seed)
@@ -139,7 +139,7 @@ class Reference:
     def eager(self, tensors: list, tree) -> tuple:
         "One call at the declared precision: (output tree, output tensors, argument tensors afterwards)."
         if self.stateful: self.restore()
-        args = [like(t) for t in tensors]
+        args = [like(t) for t in tensors] if any(self.in_place or [True]) else tensors      # a copy unless it is known to leave them alone
         outs = []
         return encode(self.model(*decode(tree, args)), outs), outs, args
 
@@ -164,7 +164,7 @@ class Reference:
         refs, ref_after = (truth[1], truth[2]) if truth else (outs, after)
         draw.out_tree, draw.kinds = tree, [type(t).__module__ + '.' + type(t).__name__ for t in outs]
         draw.outs = [expected(r.detach(), o.detach()) for r, o in zip(refs, outs)]
-        if getattr(self, 'in_place', None) is None: self.in_place = [not same(a, t) for a, t in zip(after, draw.tensors)]
+        if self.in_place is None: self.in_place = [not same(a, t) for a, t in zip(after, draw.tensors)]
         draw.after = [expected(r, a) if w else None for w, r, a in zip(self.in_place, ref_after, after)]
         return draw
 
@@ -202,7 +202,9 @@ def gate(ref: Reference, seeds: list[int]):
     ref.varies = [variation(x, y) for x, y in zip(a.outs, b.outs)]
     if all(v is not None and v <= 64*EPS32*max(e.rms, 1e-300) for v, e in zip(ref.varies, a.outs)):
         raise TaskInvalid('the output does not depend on the inputs: two draws give the same result within rounding')
-    ref.kappa = cancellation(ref, a)
+    longest = max((n for t in (*a.tensors, *ref.state.values()) for n in t.shape), default=1)
+    ref.kappa = [min(k, 1e3) + math.sqrt(longest)/2 for k in cancellation(ref, a)]
+    ref.kappa_variants = [k + longest/4 for k in ref.kappa]
 
 
 def close(x, y, e: Expected) -> bool:

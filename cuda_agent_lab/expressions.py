@@ -9,17 +9,17 @@ __all__ = ['ATOM', 'UNARY', 'MUL', 'ADD', 'CMP', 'EQ', 'AND', 'OR', 'TERNARY', '
            'LETTERS', 'MODEL', 'FLAWS', 'number', 'axes_of', 'reductions', 'is_cheap', 'Printer', 'axis_names', 'nest',
            'size_texts', 'allocation', 'model_new', 'call_of', 'flawed']
 
-# %% ../nbs/12b_expressions.ipynb #52f03bc5
+# %% ../nbs/12b_expressions.ipynb #d3948644
 import math
 import re
 from collections import Counter
 
-# %% ../nbs/12b_expressions.ipynb #7251880e
+# %% ../nbs/12b_expressions.ipynb #e4d721a7
 import numpy as np
 from .plan import Expr, Stage, contiguous, walk
 from .workspace import Candidate
 
-# %% ../nbs/12b_expressions.ipynb #fd2858d9
+# %% ../nbs/12b_expressions.ipynb #f4cc8420
 ATOM, UNARY, MUL, ADD, CMP, EQ, AND, OR, TERNARY = 9, 8, 7, 6, 5, 4, 3, 2, 1
 # name -> (pattern, precedence of the result, lowest precedence that each argument may have without brackets)
 OPS = dict(add=('{} + {}', ADD, (ADD, MUL)), sub=('{} - {}', ADD, (ADD, MUL)), mul=('{} * {}', MUL, (MUL, UNARY)), div=('{} / {}', MUL, (MUL, UNARY)),
@@ -45,7 +45,7 @@ def number(v) -> str:
     if t == 'inf' or t == '-inf': return t.replace('inf', 'INFINITY')
     return t + 'f'
 
-# %% ../nbs/12b_expressions.ipynb #341ae7b6
+# %% ../nbs/12b_expressions.ipynb #ef87021e
 def axes_of(e: Expr, cols=(), memo=None) -> set:
     "Axes that the value of e depends on; a reduction does not depend on the axes `cols` that it runs over."
     memo = {} if memo is None else memo
@@ -66,7 +66,7 @@ def reductions(e: Expr) -> list:
 
 def is_cheap(e): return e.op in ('const', 'scalar', 'index', 'load', 'acc')
 
-# %% ../nbs/12b_expressions.ipynb #c03c81ca
+# %% ../nbs/12b_expressions.ipynb #3ce650c3
 class Printer:
     "Prints expressions of one stage. variables: C name of each axis; sizes: C text of each axis' size."
     def __init__(self, stage: Stage, variables, sizes, calls=CALLS, env=None, used=None, names=None):
@@ -75,10 +75,11 @@ class Printer:
         self.used = {} if used is None else used          # functions called in this kernel, in order
         self.names = set() if names is None else names    # C names taken
         self.skip = set()                                 # axes that a merged loop has absorbed
+        self.flat = ''                                    # text of the flat index, where the kernel has one
 
     def nest(self, calls=None):
         inner = Printer(self.stage, self.variables, self.sizes, calls or self.calls, self.env, self.used, set(self.names))
-        inner.skip = set(self.skip)
+        inner.skip, inner.flat = set(self.skip), self.flat
         return inner
 
     def fresh(self, base='v'):
@@ -95,6 +96,7 @@ class Printer:
         return f' * {text}' if s == after and text and not any(t.isdigit() for t in self.sizes) else f' * {s}'
 
     def index(self, strides, offset=0):
+        if self.flat and tuple(strides) == contiguous(self.stage.sizes): return self.flat + f' + {offset}' * bool(offset)
         terms = [self.variables[i] + self.stride(s, i) for i, s in enumerate(strides) if s and i not in self.skip]
         if offset or not terms: terms.append(str(offset))
         return ' + '.join(terms)
@@ -162,7 +164,7 @@ class Printer:
                 self.lines.append(f'{"bool" if x.op in TRUTH else "float"} {name} = {t};')
                 self.env[id(x)] = name
 
-# %% ../nbs/12b_expressions.ipynb #3cc4f27b
+# %% ../nbs/12b_expressions.ipynb #f04bbebd
 LETTERS = 'ijklrq'
 
 def axis_names(stage: Stage):
@@ -183,7 +185,7 @@ def nest(stage, axes, exprs, strides=()):
         else: out.append((a, stage.sizes[a]))
     return out
 
-# %% ../nbs/12b_expressions.ipynb #6a59c675
+# %% ../nbs/12b_expressions.ipynb #325d1253
 def size_texts(plan, stage, names):
     "Python expressions for run-time sizes, from the shape of a tensor that has them."
     if not names: return []
@@ -244,17 +246,14 @@ def call_of(plan, stage, function, names, stream=False):
     python = [stage.out] + [plan.sources.get(n, n) for n in (*reads, *scalars)] + size_texts(plan, stage, names)
     return stage, function, ', '.join(parameters), python
 
-# %% ../nbs/12b_expressions.ipynb #f5460cfe
+# %% ../nbs/12b_expressions.ipynb #81f3d2d8
 FLAWS = (   # (what, pattern, replacement); applied to one random place in the kernel
     ('missing semicolon', r';(?=\n)', ''),
-    ('misspelt variable', r'\b(sum|top|acc|v)\b(?= [*/+-] |\))', r'\1_'),
+    ('misspelt variable', r'\b(sum|top|acc|v|w)\b(?= [*/+-] |\)|;)', r'\1_'),
     ('missing brace', r'\}(?=\n)', ''),
-    ('last element missing', r'(\b[a-z]) < (rows|cols|n|e|je|\d{2,})(?=;)', r'\1 < \2 - 1'),
-    ('wrong start value', r'(float|double) (sum\d*) = 0\b', r'\1 \2 = 1'),
-    ('wrong start value', r'= -INFINITY;', '= 0;'),
-    ('lost reduction clause', r' reduction\([+*a-z]+:\w+\)', ''),
-    ('wrong sign', r'(?<=[\w\])]) - (?=[a-z])', ' + '),
-    ('wrong index', r'\[r \* cols \+ c\]', '[c * cols + r]'),
+    ('last element missing', r'\b([a-z]) < (rows|cols|n|e|je|\d{2,});', r'\1 < \2 - 1;'),
+    ('wrong start value', r'\b(float|double) (sum\d*) = 0;', r'\1 \2 = 1;'),
+    ('wrong sign', r'([\w\])]) - ([a-z]+\d?)\b(?!\])', r'\1 + \2'),
 )
 
 def flawed(candidate: Candidate, rng) -> Candidate:
@@ -262,9 +261,8 @@ def flawed(candidate: Candidate, rng) -> Candidate:
     files = dict(candidate.files)
     path = next(p for p in files if p.startswith('kernels/'))
     text, start = files[path], files[path].index('fused')
-    options = [(p, r, m.start()) for _, p, r in FLAWS for m in re.finditer(p, text) if m.start() > start]
-    kinds = sorted({p for p, _, _ in options})
-    kind = rng.choice(kinds)                       # first the kind, so that frequent places do not crowd out rare ones
-    pattern, replacement, at = rng.choice([o for o in options if o[0] == kind])
-    files[path] = text[:at] + re.sub(pattern, replacement, text[at:], count=1)
+    options = [(what, m, r) for what, p, r in FLAWS for m in re.finditer(p, text) if m.start() > start]
+    kind = rng.choice(sorted({o[0] for o in options}))      # first the kind, so that frequent places do not crowd out rare ones
+    _, m, replacement = rng.choice([o for o in options if o[0] == kind])
+    files[path] = text[:m.start()] + m.expand(replacement) + text[m.end():]
     return Candidate(tuple(files.items()))

@@ -9,15 +9,15 @@ __all__ = ['VIEWS', 'LEAVES', 'NONE', 'Expr', 'Operand', 'Stage', 'Plan', 'walk'
            'stored_nodes', 'Split', 'Cut', 'regroup', 'Body', 'rebuild', 'merge', 'dedupe', 'Builder', 'gemm_stage',
            'plan', 'reads', 'needed']
 
-# %% ../nbs/12a_plan.ipynb #68b42f51
+# %% ../nbs/12a_plan.ipynb #0bca0014
 import math
 from dataclasses import dataclass
 
-# %% ../nbs/12a_plan.ipynb #2ca98f2e
+# %% ../nbs/12a_plan.ipynb #75a741ce
 from .tasks import Task
 from .trace import Graph, Node, NoTemplate, trace
 
-# %% ../nbs/12a_plan.ipynb #b0aea2aa
+# %% ../nbs/12a_plan.ipynb #2af0f2d5
 @dataclass(frozen=True, eq=False)
 class Expr:
     "A scalar expression at one iteration. Compared by identity; the builder makes equal ones identical."
@@ -72,7 +72,7 @@ class Plan:
                  (f' k={s.k} {s.a} {s.b}' if s.a else '') + f' = {repr(s.expr)[:160]}' for s in self.stages]
         return '\n'.join(lines)
 
-# %% ../nbs/12a_plan.ipynb #06dd13eb
+# %% ../nbs/12a_plan.ipynb #459c86d9
 def walk(e: Expr, seen=None):
     "Every expression below e once, arguments first."
     seen = {} if seen is None else seen
@@ -89,7 +89,7 @@ def contiguous(sizes) -> tuple:
     for s in reversed(sizes): out.append(n); n *= s
     return tuple(reversed(out))
 
-# %% ../nbs/12a_plan.ipynb #399d8a21
+# %% ../nbs/12a_plan.ipynb #0dae9d82
 VIEWS = ('reshape', 'permute', 'expand', 'slice')
 LEAVES = ('tensor', 'scalar', 'const', 'arange')
 
@@ -120,7 +120,7 @@ def stored_nodes(graph: Graph) -> set:
         for a in n.args: sinks[id(a)] |= mine
     return {id(n) for n in order if id(n) in marked and n.op not in LEAVES}
 
-# %% ../nbs/12a_plan.ipynb #da6e37e0
+# %% ../nbs/12a_plan.ipynb #1c4bf6fb
 class Split(Exception):
     "Axis `axis` must become two, the inner one of size `inner`."
     def __init__(self, axis, inner): self.axis, self.inner = axis, inner
@@ -152,7 +152,7 @@ def regroup(index, shape, size) -> tuple:
     if axes: raise Cut
     return tuple(out)
 
-# %% ../nbs/12a_plan.ipynb #c655a035
+# %% ../nbs/12a_plan.ipynb #9d0c46fa
 class Body:
     "Builds the expression of one stored node on given axes."
     def __init__(self, builder, root, axes, cols):
@@ -257,7 +257,7 @@ class Body:
         self.acc, self.acc_index = n, index
         return self.make('acc')
 
-# %% ../nbs/12a_plan.ipynb #7a9ed0ae
+# %% ../nbs/12a_plan.ipynb #fe35aa85
 def rebuild(e: Expr, change, memo=None) -> Expr:
     "A copy of the tree with `change` applied to its leaves; sharing is kept."
     memo = {} if memo is None else memo
@@ -288,7 +288,7 @@ def dedupe(e, table=None, memo=None):
         memo[id(e)] = table.setdefault((e.op, tuple(map(id, args)), e.data), Expr(e.op, args, e.data))
     return memo[id(e)]
 
-# %% ../nbs/12a_plan.ipynb #2584dd16
+# %% ../nbs/12a_plan.ipynb #b05c0f35
 class Builder:
     "Makes the stages of a graph."
     def __init__(self, graph):
@@ -355,7 +355,7 @@ class Builder:
         at = tuple(i for i, g in enumerate(groups) if g[0] in cols)
         return Stage('rows', name, n.shape, sizes, expr, strides, at, full)
 
-# %% ../nbs/12a_plan.ipynb #b9e0192e
+# %% ../nbs/12a_plan.ipynb #53580a34
 def _unit(e):
     "Loads of a single element get one stride, 0."
     return Expr(e.op, (), (*e.data[:-2], (0,), e.data[-1])) if e.op in ('load', 'index') else e
@@ -385,7 +385,7 @@ def gemm_stage(builder, n, name, body, expr, out):
     return Stage('gemm', name, n.shape, sizes, expr, strides, a=left, b=right, k=a.shape[-1])
 Builder.gemm = gemm_stage
 
-# %% ../nbs/12a_plan.ipynb #62e37aeb
+# %% ../nbs/12a_plan.ipynb #a1434eba
 def plan(task: Task, graph: Graph = None) -> Plan:
     "Trace and plan a task. Raises NoTemplate with one sentence."
     graph = graph or trace(task)

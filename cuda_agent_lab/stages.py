@@ -9,7 +9,7 @@ __all__ = ['PRESETS', 'Preset', 'derive_seed', 'draw', 'Metrics', 'Run', 'teach'
            'objection', 'accepted', 'collect', 'rejection_finetune', 'pretrain_value', 'final', 'outcome', 'shuffled',
            'ppo', 'evaluate', 'train_all']
 
-# %% ../nbs/20_stages.ipynb #9197fda8
+# %% ../nbs/20_stages.ipynb #84d84676
 import copy
 import hashlib
 import json
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-# %% ../nbs/20_stages.ipynb #e9685ab8
+# %% ../nbs/20_stages.ipynb #a9bee12b
 from .agent import InfraMonitor, Limits, run_episodes
 from .baseline import TemplatePolicy
 from .episodes import Episode, EpisodeStore
@@ -29,9 +29,10 @@ from .model import ModelConfig, load_model, make_critic, make_model, save_model,
 from .policies import LocalPolicy, format_message
 from .referee import JudgeOptions
 from .reward import tier_reward
-from .train import LAPTOP, PPOConfig, Trainer, batch_advantages, ev_metrics, load_checkpoint, make_batch, save_checkpoint
+from .checkpoint import load_checkpoint, save_checkpoint
+from .train import LAPTOP, PPOConfig, Trainer, batch_advantages, ev_metrics, make_batch
 
-# %% ../nbs/20_stages.ipynb #a93d52ff
+# %% ../nbs/20_stages.ipynb #f445714c
 @dataclass(frozen=True)
 class Preset:
     "Every number of a run that the stages read."
@@ -58,7 +59,7 @@ class Preset:
     every: int = 25                  # optimizer steps between checkpoints in the supervised stages; PPO saves each step
     seed: int = 0                    # added to the run's seed; for repetitions
 
-# %% ../nbs/20_stages.ipynb #37664fcb
+# %% ../nbs/20_stages.ipynb #a75c1c76
 def derive_seed(*parts) -> int:
     "A seed in [0, 2**63) from any values; independent for different values, the same on every machine."
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:8], "little") >> 1
@@ -71,7 +72,7 @@ def draw(n: int, size: int, step: int, *seed) -> list[int]:
     passes = {k: order(k) for k in {i // n for i in at}}
     return [int(passes[i // n][i % n]) for i in at]
 
-# %% ../nbs/20_stages.ipynb #0910b6cc
+# %% ../nbs/20_stages.ipynb #c42f55e9
 def _replace(path: Path, text: str) -> None:
     "Write a file so that it is the old one or the new one at every moment."
     tmp = path.with_name(f".{path.name}.tmp")
@@ -110,7 +111,7 @@ class Metrics:
         if good != have or not self.path.read_text().endswith(("\n", "")[not have]):
             _replace(self.path, "".join(json.dumps(r) + "\n" for r in good))
 
-# %% ../nbs/20_stages.ipynb #21a8ea24
+# %% ../nbs/20_stages.ipynb #6c710f28
 class Run:
     """A training run in a folder. Starting it again with the same parameters continues it; other parameters are refused with ValueError.
 
@@ -189,7 +190,7 @@ class Run:
                 self.metrics.append(rows)
                 rows = []
 
-# %% ../nbs/20_stages.ipynb #be717b5c
+# %% ../nbs/20_stages.ipynb #e8a6b5af
 def teach(run: Run) -> list[Episode]:
     "Episodes of the template policy with random knobs (its quality is mixed on purpose)."
     policy, episodes, size = TemplatePolicy(mode="teacher"), [], 32
@@ -229,7 +230,7 @@ def supervised(run: Run, actor, tokenizer, data: list[Episode], *, stage: str = 
     run.loop(stage, trainer, steps, body, p.every)
     return trainer
 
-# %% ../nbs/20_stages.ipynb #c8ae7a75
+# %% ../nbs/20_stages.ipynb #4ca76b1a
 def objection(e: Episode) -> str:
     "Why rejection fine-tuning leaves this episode out; empty when it is kept (paper sec. 3.3)."
     turns = [m.calls for m in e.messages if m.role == "assistant"]
@@ -288,7 +289,7 @@ def pretrain_value(run: Run, actor, tokenizer, episodes, held_out: float = 0.2) 
     run.loop("value", trainer, p.value_steps, body, p.every)
     return trainer
 
-# %% ../nbs/20_stages.ipynb #34d4243c
+# %% ../nbs/20_stages.ipynb #366afca7
 def final(e: Episode) -> dict:
     "The final verdict of an episode as a dict; empty when nothing was submitted."
     return (e.verdicts or {}).get("final") or {}
@@ -347,7 +348,7 @@ def evaluate(run: Run, policy, stage: str, per_task: int = 1) -> list[Episode]:
     "`per_task` episodes of every task, stored under `stage`; greedy if the policy is."
     return run.rollout(stage, 0, policy, per_task * len(run.tasks), judge_best=True)
 
-# %% ../nbs/20_stages.ipynb #64cc6c6d
+# %% ../nbs/20_stages.ipynb #8576bf5c
 def train_all(run: Run, control: bool = False) -> dict:
     "Every stage in order, from nothing to the trained policy; the control arm (if wanted) starts from the same weights and seeds. Returns the networks and the tokenizer."
     taught = teach(run)
@@ -368,7 +369,7 @@ def train_all(run: Run, control: bool = False) -> dict:
     save_model(run.out / "model", actor, tokenizer, critic)
     return out
 
-# %% ../nbs/20_stages.ipynb #21884130
+# %% ../nbs/20_stages.ipynb #f63e9ae0
 PRESETS = {
     "smoke": Preset(tasks=("suite/level1/row_softmax", "suite/level1/gelu", "suite/level1/rms_norm"),
                     judge=JudgeOptions(max_pairs=9), teacher=24, sft_steps=60, collect=12, rft_steps=4, value_steps=10, ppo_steps=2, batch=12),

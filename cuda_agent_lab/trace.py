@@ -8,10 +8,10 @@ Docs: https://example.github.io/cuda_agent_lab/trace.html.md"""
 __all__ = ['E', 'UNARY', 'COMPARE', 'ATEN', 'RESHAPES', 'COPIES', 'RESERVED', 'NoTemplate', 'Node', 'Graph', 'elementwise',
            'reshape', 'reduce', 'count', 'mean', 'variance', 'softmax', 'affine', 'normalise', 'layer_norm',
            'group_norm', 'batch_norm', 'relu', 'clamp', 'gelu', 'elu', 'leaky_relu', 'power', 'vector_norm', 'divide',
-           'matmul', 'mv', 'permute', 'addmm', 'pointwise_convolution', 'cut', 'select', 'lower_call', 'class_body',
-           'lift_attributes', 'fx_graph', 'identifier', 'lower', 'trace']
+           'matmul', 'mv', 'permute', 'addmm', 'pointwise_convolution', 'cut', 'split', 'select', 'lower_call',
+           'class_body', 'lift_attributes', 'fx_graph', 'identifier', 'lower', 'trace']
 
-# %% ../nbs/12_trace.ipynb #6f0cb0b1
+# %% ../nbs/12_trace.ipynb #5e8bedb0
 import ast
 import math
 import operator
@@ -19,7 +19,7 @@ import re
 import textwrap
 from dataclasses import dataclass
 
-# %% ../nbs/12_trace.ipynb #2e6b7521
+# %% ../nbs/12_trace.ipynb #5b8e16d9
 import torch
 from torch._decomp import core_aten_decompositions
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -27,7 +27,7 @@ from torch.func import functional_call, functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from .tasks import Task, load_module
 
-# %% ../nbs/12_trace.ipynb #dceb9255
+# %% ../nbs/12_trace.ipynb #d410b67d
 class NoTemplate(ValueError):
     "One sentence that says why no template fits this task."
 
@@ -52,7 +52,7 @@ class Graph:
     scalars: tuple = ()   # names of inputs that are Python floats
     copied: tuple = ()    # names of inputs that are not contiguous
 
-# %% ../nbs/12_trace.ipynb #296ed194
+# %% ../nbs/12_trace.ipynb #8746e0df
 def _const(value, kind='f'): return Node('const', (), (), (value,), kind)
 
 def _broadcast(*nodes):
@@ -87,7 +87,7 @@ def reduce(kind, x, dims, keepdim=True):
     out = _partial(kind, x, dims, kept) or Node('reduce', kept, (x,), (kind, dims))
     return out if keepdim else reshape(out, [n for i, n in enumerate(x.shape) if i not in dims])
 
-# %% ../nbs/12_trace.ipynb #03f8cfc4
+# %% ../nbs/12_trace.ipynb #ac334725
 E = elementwise   # written often below
 
 def count(x, dims): return math.prod(x.shape[d] for d in dims) if dims else math.prod(x.shape)
@@ -134,7 +134,7 @@ def batch_norm(x, weight, bias, mean_, var_, training, momentum, eps):
     y = E('mul', E('sub', x, reshape(mean_, shape)), scale)
     return y if bias is None else E('add', y, reshape(bias, shape))
 
-# %% ../nbs/12_trace.ipynb #514f366b
+# %% ../nbs/12_trace.ipynb #35111168
 def relu(x): return E('where', E('lt', x, 0.0, kind='b'), 0.0, x)
 
 def clamp(x, lo=None, hi=None):
@@ -170,7 +170,7 @@ def vector_norm(x, p=2, dims=None, keepdim=False, dtype=None):
     else: raise NoTemplate(f'No template for a norm of order {p}.')
     return out if keepdim else reshape(out, [n for i, n in enumerate(x.shape) if i not in {d % len(x.shape) for d in dims}])
 
-# %% ../nbs/12_trace.ipynb #bb7817b3
+# %% ../nbs/12_trace.ipynb #699d9e72
 UNARY = ('abs neg exp exp2 expm1 log log1p log2 log10 sqrt rsqrt tanh erf erfc sin cos tan atan sinh cosh asinh '
          'floor ceil round trunc sigmoid').split()
 COMPARE = 'lt le gt ge eq ne'.split()
@@ -214,7 +214,7 @@ ATEN |= dict(
     amax=_reducer('max'), amin=_reducer('min'), mean=_mean, var=_var, linalg_vector_norm=vector_norm,
     _softmax=lambda x, dim, half: softmax(x, dim), _log_softmax=lambda x, dim, half: softmax(x, dim, log=True))
 
-# %% ../nbs/12_trace.ipynb #357b4e34
+# %% ../nbs/12_trace.ipynb #c6dafe3e
 ATEN['sum'] = _reducer('sum')
 ATEN['prod'] = _reducer('prod')
 ATEN['max'] = lambda x, dim=None, keepdim=False: reduce('max', x, (), False) if dim is None else _max_dim('max')(x, dim, keepdim)
@@ -264,25 +264,32 @@ def cut(x, dim=0, start=None, end=None, step=1):
     shape = list(x.shape); shape[dim] = end - start
     return Node('slice', tuple(shape), (x,), (dim % len(x.shape), start), x.kind)
 
+def split(x, sizes, dim=0):
+    dim %= len(x.shape)
+    if isinstance(sizes, int): sizes = [min(sizes, x.shape[dim] - i) for i in range(0, x.shape[dim], sizes)]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(cut(x, dim, a, a + n) for a, n in zip(starts, sizes))
+
 def select(x, dim, index):
     n = x.shape[dim]
     y = cut(x, dim, index % n, index % n + 1)
     return reshape(y, [s for i, s in enumerate(y.shape) if i != dim % len(x.shape)])
 
 ATEN |= dict(mm=matmul, bmm=matmul, mv=mv, dot=lambda a, b: reduce('sum', E('mul', a, b), [0], False), addmm=addmm, baddbmm=addmm,
-             div=divide, slice=cut, select=select, permute=permute, native_layer_norm=layer_norm, native_group_norm=group_norm,
+             div=divide, slice=cut, select=select, split=split, split_with_sizes=split, permute=permute, native_layer_norm=layer_norm, native_group_norm=group_norm,
              native_batch_norm=batch_norm, _native_batch_norm_legit_no_training=lambda x, w, b, m, v, mo, eps: batch_norm(x, w, b, m, v, False, mo, eps),
              diag_embed=lambda x: Node('diag', (x.shape[0], x.shape[0]), (x,)),
              t=lambda x: permute(x, range(len(x.shape))[::-1]),
              convolution=pointwise_convolution, addmv=lambda c, a, v: E('add', mv(a, v), c))
 
-# %% ../nbs/12_trace.ipynb #bdf54b91
+# %% ../nbs/12_trace.ipynb #c1749270
 RESHAPES = 'view _unsafe_view reshape unsqueeze squeeze flatten'.split()
 COPIES = 'clone contiguous detach alias lift_fresh_copy _to_copy to dropout'.split()
 
 def lower_call(node, args, kwargs):
     "One ATen call -> Node (or a tuple of them). Raises NoTemplate with the operator's name."
     name, val = node.target._opname, node.meta.get('val')
+    if name[-1] == '_' and name[0] != '_': name = name[:-1]  # a decomposition works in place on its own value; lower() renames it
     if name == 'empty': return None                         # batch norm's unused reserve
     if name in ('full', 'scalar_tensor', 'full_like', 'zeros_like', 'ones_like'):
         value = dict(zeros_like=0.0, ones_like=1.0).get(name, args[0 if name == 'scalar_tensor' else -1])
@@ -302,7 +309,7 @@ def lower_call(node, args, kwargs):
     except (TypeError, AttributeError): raise NoTemplate(f'No template for this use of the operator {name}.') from None
     return (out, None, None) if name.startswith(('native_', '_native')) else out
 
-# %% ../nbs/12_trace.ipynb #b40fdaa6
+# %% ../nbs/12_trace.ipynb #bae48566
 def class_body(source: str) -> str:
     "The text of `Model.__init__` (and what it needs from its module) without docstrings, for ModelNew."
     tree = ast.parse(source)
@@ -334,7 +341,7 @@ def class_body(source: str) -> str:
     before = '\n\n'.join(ast.unparse(p) for p in pieces)
     return before + '\x00' + textwrap.indent(text, '    ')
 
-# %% ../nbs/12_trace.ipynb #0ea654eb
+# %% ../nbs/12_trace.ipynb #c9176ebf
 def _argument_names(model, n):
     code = type(model).forward.__code__
     names = list(code.co_varnames[1:code.co_argcount])
@@ -378,7 +385,7 @@ def fx_graph(model, inputs):
         graph = make_fx(functionalize(run), decomposition_table=table, tracing_mode='fake')(state, [tensors[i] for i in free])
     return graph.graph, leaves, names, form[-1]
 
-# %% ../nbs/12_trace.ipynb #e4ec26d0
+# %% ../nbs/12_trace.ipynb #c3ae6504
 def identifier(name: str, taken: set) -> str:
     "A short C identifier for a parameter's path: 'norm.weight' -> 'weight', or 'norm_weight' when that is taken."
     short = name.split('.')[-1]
@@ -388,8 +395,9 @@ def identifier(name: str, taken: set) -> str:
     raise NoTemplate(f'Cannot name the tensor {name} in C.')
 
 # words that the templates use themselves, and C++ keywords that may be argument names
-RESERVED = set('out n m r c i j k l p q e g u sum top low prod nan rows cols buf acc pack tile row stream i0 j0 p0 ie je pe fused '
-               'float int double long char bool auto new this class operator template union register default const for if'.split())
+RESERVED = set('out n m r c i j k l p q e g u o t z sum top low prod nan rows cols buf acc pack tile row stream lane keep one zero handle '
+               'i0 j0 p0 ie je pe tx ty bs fused int long char bool auto new this class operator template union register default const for if '
+               't0 t1 t2 t3 t4 t5 t6 t7 t8 t9 out0 out1 out2 out3 float double'.split())
 
 def _leaf(node, name, source, value, taken):
     if type(value) is float: return Node('scalar', (), (), (identifier(name, taken), source))
@@ -415,7 +423,9 @@ def lower(graph, leaves, names, inputs):
         elif not node.users: continue
         elif node.target is operator.getitem:
             env[node] = env[node.args[0]][node.args[1]]
-        else: env[node] = lower_call(node, get(node.args), {k: get(v) for k, v in node.kwargs.items()})
+        else:
+            env[node] = lower_call(node, get(node.args), {k: get(v) for k, v in node.kwargs.items()})
+            if node.target._opname[-1] == '_' and node.args[0].op != 'placeholder': env[node.args[0]] = env[node]
     results = [result] if isinstance(result, torch.fx.Node) else list(result)
     for r in results:
         if not isinstance(r, torch.fx.Node): raise NoTemplate('No template for nested outputs.')
@@ -426,7 +436,7 @@ def _full(node, shape):
     "A constant that stands for a whole tensor gets its shape back."
     return node if node.shape == shape else Node('expand', shape, (node,), (), node.kind)
 
-# %% ../nbs/12_trace.ipynb #82f74cf2
+# %% ../nbs/12_trace.ipynb #f879c6c5
 def trace(task: Task) -> Graph:
     "Trace a task's forward (in eval mode) at its own shapes. Raises NoTemplate with one sentence."
     module = load_module(task)

@@ -6,13 +6,14 @@ Docs: https://example.github.io/cuda_agent_lab/zygote.html.md"""
 
 # %% auto #0
 __all__ = ['LEVEL', 'KEEP_ENV', 'MAX_OUTPUT', 'MAX_FILE', 'clean_env', 'Sink', 'enter_sandbox', 'child', 'orphans', 'kill_group',
-           'zygote_main', 'Child', 'Zygote']
+           'cuda_is_spoilt', 'zygote_main', 'Child', 'Zygote']
 
 # %% ../nbs/05_zygote.ipynb #a5909f25
-import ctypes, gc, importlib, os, random, resource, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+import contextlib, ctypes, gc, importlib, os, random, resource, shutil, signal, socket, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
 # %% ../nbs/05_zygote.ipynb #310664ee
+import torch
 import cuda_agent_lab
 from .wire import Channel, WireError
 from .worker import Worker
@@ -29,6 +30,7 @@ def clean_env(extra: dict|None = None) -> dict:
     env = {k: os.environ[k] for k in KEEP_ENV if k in os.environ}
     env.setdefault('PATH', '/usr/local/bin:/usr/bin:/bin')
     return env | dict(OMP_WAIT_POLICY='passive', GOMP_SPINCOUNT='5000', OPENBLAS_NUM_THREADS='1', TORCHINDUCTOR_COMPILE_THREADS='1',
+                      PYTORCH_NVML_BASED_CUDA_CHECK='1',       # torch.cuda.is_available() must not touch CUDA in the zygote
                       PYTHONDONTWRITEBYTECODE='1', PYTHONHASHSEED='0', LC_ALL='C.UTF-8') | (extra or {})
 
 # %% ../nbs/05_zygote.ipynb #e2598266
@@ -90,12 +92,20 @@ def kill_group(pid: int):
         except OSError: pass
 
 
+def cuda_is_spoilt() -> bool:
+    "Whether something has asked the CUDA driver for its devices in this process: then no forked child can use a GPU."
+    pid = os.fork()
+    if pid == 0: os._exit(int(torch.cuda._is_in_bad_fork()))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
+
+
 def zygote_main(fd: int, root: str, preload: tuple):
     "Main loop of the zygote: a single thread, no CUDA, no parallel region."
     channel, alive = Channel(socket.socket(fileno=fd)), {}
     ctypes.CDLL(None).prctl(36, 1)                                    # PR_SET_CHILD_SUBREAPER
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in preload: importlib.import_module(name)                 # once for all children
+    if cuda_is_spoilt(): sys.exit(f'importing {", ".join(preload)} has touched CUDA, so that no child could use a GPU; preload less')
     gc.collect(); gc.freeze()
     channel.send(dict(threads=len(os.listdir('/proc/self/task'))))
     while True:
@@ -126,34 +136,36 @@ def zygote_main(fd: int, root: str, preload: tuple):
                 shutil.rmtree(alive.pop(pid), ignore_errors=True)
             for p in orphans(set(alive)):
                 kill_group(p)
-                try: os.waitpid(p, 0)
-                except ChildProcessError: pass
+                with contextlib.suppress(ChildProcessError): os.waitpid(p, 0)
         channel.send(dict(status=status))
-    for p in (*alive, *orphans(set(alive))): kill_group(p)
+    for p in (*alive, *orphans(set(alive))):
+        kill_group(p)
+        with contextlib.suppress(ChildProcessError): os.waitpid(p, 0)
     shutil.rmtree(root, ignore_errors=True)
 
 # %% ../nbs/05_zygote.ipynb #15b52e7b
 class Child:
     "A forked child as the driver (or a judge in the same process) sees it: a channel, and how it ended."
-    def __init__(self, zygote: 'Zygote', pid: int, home: str, sock: socket.socket):
-        self.zygote, self.pid, self.home, self.sock, self.channel, self.status = zygote, pid, home, sock, Channel(sock), None
+    def __init__(self, zygote: 'Zygote', role: str, pid: int, home: str, sock: socket.socket):
+        self.zygote, self.role, self.pid, self.home, self.sock, self.channel, self.status, self.text = zygote, role, pid, home, sock, Channel(sock), None, ''
 
     def exit(self, wait: float = 0.0) -> int|None:
         "Exit status (negative: a signal), or None while it lives; waits up to `wait` seconds."
         end = time.monotonic() + wait
         while self.status is None:
+            self.text = self.output() or self.text                       # its folder goes when it is reaped
             self.status = self.zygote.ask(dict(op='wait', pid=self.pid))['status']
             if self.status is not None or time.monotonic() > end: break
             time.sleep(0.002)
         return self.status
 
     def output(self, chars: int = 2000) -> str:
-        "The end of what it printed (only while it has not been reaped)."
+        "The end of what it printed."
         try:
             with open(Path(self.home, 'output.txt'), 'rb') as f:
                 f.seek(max(0, os.fstat(f.fileno()).st_size - chars))
                 return f.read(chars).decode(errors='replace')
-        except OSError: return ''
+        except OSError: return self.text
 
     def kill(self) -> int|None:
         "End it and everything that it started; remove its folder."
@@ -190,7 +202,7 @@ class Zygote:
         with self.lock:
             self.channel.send(dict(op='spawn', role=role, main=main))
             m, fds = self.channel.recv(60)
-        return Child(self, m['pid'], m['home'], socket.socket(fileno=fds[0]))
+        return Child(self, role, m['pid'], m['home'], socket.socket(fileno=fds[0]))
 
     def alive(self) -> bool: return self.process.poll() is None
 

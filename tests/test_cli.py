@@ -1,0 +1,64 @@
+"""The command line as a user calls it: exit statuses, JSON, sentences."""
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cuda_agent_lab.tasks import Task
+from cuda_agent_lab.verdict import STATUSES
+
+MODEL = 'import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return torch.relu(x)*2\ndef get_inputs(): return [torch.randn(64, 64)]\ndef get_init_inputs(): return []\n'
+NEW = '''import torch, cuda_extension
+f = cuda_extension.declare("void f(float* out, const float* x, int64_t n)")
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        f(out, x, x.numel())
+        return out
+'''
+CODE = '#include <cstdint>\nextern "C" void f(float* out, const float* x, int64_t n) { for (int64_t i = 0; i < n; ++i) out[i] = x[i] > 0 ? 2*x[i] : 0; }\n'
+
+
+def calab(*args, cwd=None): return subprocess.run([sys.executable, '-m', 'cuda_agent_lab.cli', *map(str, args)], capture_output=True, text=True, timeout=300, cwd=cwd)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path/'kernels').mkdir()
+    (tmp_path/'model.py').write_text(MODEL); (tmp_path/'model_new.py').write_text(NEW); (tmp_path/'kernels'/'f.cpp').write_text(CODE)
+    return tmp_path
+
+
+def test_a_verdict_as_one_json_object(folder):
+    p = calab('judge', folder, '--json', '--no-compile')
+    assert p.returncode == 0, p.stderr
+    v = json.loads(p.stdout)
+    assert v['status'] == 'correct' and v['task'] == Task('x', None, MODEL).hash and v['isolation'] and v['device'] and isinstance(v['seed'], int)
+    assert {'status', 'reason', 'message', 'errors', 'timing', 'speedup_eager', 'speedup_compile', 'milestone', 'isolation', 'device', 'seed', 'versions', 'evidence'} <= set(v)
+
+
+def test_a_bad_kernel_is_a_verdict_too(folder):
+    (folder/'kernels'/'f.cpp').write_text(CODE.replace('2*x', '3*x'))
+    p = calab('judge', folder, '--no-timing')
+    assert p.returncode == 0 and p.stdout.startswith('rejected wrong_result'), p
+    (folder/'kernels'/'f.cpp').write_text(CODE.replace('return', '').replace('int64_t n)', 'int64_t n'))
+    p = calab('judge', folder, '--json')
+    assert p.returncode == 0 and json.loads(p.stdout)['status'] == 'build_error'
+    assert calab('verify', folder).returncode == 1
+
+
+@pytest.mark.parametrize('args', [('judge', 'nowhere'), ('judge', '{}', '--task', 'nowhere.py'), ('judge', '{}', '--require', 'container'), ('tasks', 'nowhere'), ('judge', '{}', '--target', 'tpu')])
+def test_unusable_input_is_one_sentence_and_status_2(folder, args):
+    p = calab(*[a.format(folder) for a in args], cwd=folder)
+    assert p.returncode == 2 and p.stdout == '' and 'Traceback' not in p.stderr and p.stderr.strip()
+
+
+def test_targets_that_are_not_here(folder):
+    p = calab('judge', folder, '--target', 'triton', '--json')
+    assert p.returncode == 0 and json.loads(p.stdout)['status'] in STATUSES
+
+
+def test_doctor_says_what_there_is():
+    p = calab('doctor')
+    assert p.returncode == 0 and 'isolation' in p.stdout and 'torch' in p.stdout and 'C++ compiler' in p.stdout

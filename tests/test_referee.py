@@ -1,0 +1,188 @@
+"""The referee against candidates of many kinds, honest and not, through a real pool (target cpu, c ABI)."""
+import pytest
+
+from cuda_agent_lab.pool import LocalPool
+from cuda_agent_lab.referee import JudgeOptions
+from cuda_agent_lab.tasks import Task
+from cuda_agent_lab.verdict import Verdict
+from cuda_agent_lab.workspace import Candidate
+
+QUICK = JudgeOptions(compile=False, max_pairs=9, timeout=60)
+UNTIMED = JudgeOptions(compile=False, timing=False, timeout=60)
+
+
+def task(forward, inputs='[torch.randn(96, 128)]', init='pass', args='', given='x'):
+    return Task('t', None, f'''
+import torch, torch.nn as nn, torch.nn.functional as F
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__(); {init}
+    def forward(self, {given}): {forward}
+def get_inputs(): return {inputs}
+def get_init_inputs(): return [{args}]
+''')
+
+
+RMS = task('return x*torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)')
+MODEL = '''
+import torch, cuda_extension
+rms = cuda_extension.declare("void rms(float* out, const float* x, int64_t n, int64_t d)")
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+    def forward(self, x):
+        out = torch.empty_like(x)
+        rms(out, x, x.shape[0], x.shape[1])
+        return out
+'''
+CODE = '''
+#include <cmath>
+#include <cstdint>
+extern "C" void rms(float* out, const float* x, int64_t n, int64_t d) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float* p = x + i*d; float* q = out + i*d; double s = 0;
+    for (int64_t j = 0; j < d; ++j) s += (double)p[j]*p[j];
+    float r = 1/std::sqrt(s/d + 1e-6);
+    for (int64_t j = 0; j < d; ++j) q[j] = p[j]*r;
+  }
+}'''
+
+
+def candidate(model=MODEL, code=CODE): return Candidate((('model_new.py', model), ('kernels/rms.cpp', code)))
+
+
+def simple(body, signature='void f(float* out, const float* x, int64_t n)', call='f(out, x, x.numel())', loop='for (int64_t i = 0; i < n; ++i) out[i] = x[i];', make='out = torch.empty_like(x)', ret='out', given='x', init='pass'):
+    model = f'''
+import torch, cuda_extension
+f = cuda_extension.declare("{signature}")
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); {init}
+    def forward(self, {given}):
+        {make}
+        {call}
+        return {ret}
+'''
+    code = f'#include <cmath>\n#include <cstdint>\nextern "C" {signature} {{ {body or loop} }}'
+    return Candidate((('model_new.py', model), ('kernels/f.cpp', code)))
+
+
+@pytest.fixture(scope='module')
+def pool(tmp_path_factory):
+    with LocalPool(cache=tmp_path_factory.mktemp('cache')) as p: yield p
+
+
+def test_honest_candidate_is_correct_and_timed(pool):
+    v = pool.judge(RMS, candidate(), QUICK)
+    assert v.correct and v.milestone in (1, 2, 3), v
+    assert v.timing['eager'].median_ms > 0 and v.timing['candidate'].n >= 5 and v.timing['compiled'] is None
+    assert v.speedup_eager['lo'] <= v.speedup_eager['median'] <= v.speedup_eager['hi'] and v.speedup_compile is None
+    assert v.evidence['null_us'] < 5000 and len(v.evidence['draws']) >= 9 and v.errors[0]['paper_ok']
+    assert Verdict.from_json(v.to_json()) == v
+
+
+def test_one_wrong_column_is_located(pool):
+    v = pool.judge(RMS, candidate(code=CODE.replace('j < d; ++j) q[j] = p[j]*r', 'j < d; ++j) q[j] = j == 77 ? 0 : p[j]*r')), UNTIMED)
+    assert v.reason == 'wrong_result' and v.errors[0]['where'][1] == 77 and abs(v.errors[0]['share_wrong'] - 1/128) < 1e-3, v
+    assert '77]' in v.message and '%' in v.message and v.milestone == -1
+
+
+BAD = {
+    'precision': dict(code=CODE.replace('double s = 0', 'float s = 0').replace('q[j] = p[j]*r', '{ union { float f; uint32_t u; } b; b.f = p[j]*r; b.u = (b.u + 0x1000u) & 0xffffe000u; q[j] = b.f; }')),
+    'missing epsilon': dict(code=CODE.replace(' + 1e-6', ''), want='wrong_result'),
+    'torch_fallback': dict(model=MODEL.replace('return out', 'return x*torch.rsqrt((x*x).mean(-1, keepdim=True) + 1e-6)')),
+    'torch in a thread': dict(model='from concurrent.futures import ThreadPoolExecutor\nP = ThreadPoolExecutor(1)\n' + MODEL.replace('return out', 'return P.submit(lambda: x*torch.rsqrt((x*x).mean(-1, keepdim=True) + 1e-6)).result()'), want='torch_fallback'),
+    'stale_output': dict(model=MODEL.replace('        out = torch.empty_like(x)', '        self.calls += 1\n        if self.calls > 7: return self.last\n        out = self.__dict__["last"] = torch.empty_like(x)')),
+    'cache by address': dict(model=MODEL.replace('        rms(out', '        self.__dict__.setdefault("seen", {})\n        if x.data_ptr() in self.seen: return self.seen[x.data_ptr()]\n        self.seen[x.data_ptr()] = out\n        rms(out'), want='stale_output'),
+    'input_mutated': dict(model=MODEL.replace('return out', 'x[0, 0] = 1.0; return out')),
+    'output_dtype': dict(model=MODEL.replace('return out', 'return out.double()')),
+    'output_type': dict(model='import torch\nclass T(torch.Tensor): pass\n' + MODEL.replace('return out', 'return out.as_subclass(T)')),
+    'output_structure': dict(model=MODEL.replace('return out', 'return out, None')),
+    'incomplete_output': dict(code=CODE.replace('j < d; ++j) q[j]', 'j < d - 1; ++j) q[j]')),
+    'tamper': dict(model='import time, torch\ntime.perf_counter = lambda: 0.0\n' + MODEL),
+    'no_result': dict(model='import os\nprint("PASS")\nos._exit(0)\n' + MODEL),
+    'reference_access': dict(model='import model\n' + MODEL),
+    'path_escape': dict(model='open("../escaped.txt", "w").write("x")\n' + MODEL),
+    'process_spawn': dict(model='import subprocess\nsubprocess.run(["true"])\n' + MODEL),
+    'crash': dict(code=CODE.replace('q[j] = p[j]*r', '*(volatile float*)(j) = p[j]*r')),
+    'crash by exception': dict(model=MODEL.replace('return out', 'return out.no_such_thing'), want='crash'),
+    'no ModelNew': dict(model=MODEL.replace('ModelNew', 'Model'), want='crash'),
+    'wrong weights': dict(model=MODEL.replace('self.calls = 0', 'self.calls = 0; self.extra = torch.nn.Parameter(torch.zeros(3))'), want='crash'),
+    'out_of_memory': dict(model=MODEL.replace('return out', 'self.__dict__.setdefault("hog", []).append(bytearray(b"x")*(1 << 30)); return out')),
+}
+
+
+@pytest.mark.parametrize('kind', BAD)
+def test_refused_for_the_right_reason(pool, kind):
+    b = dict(BAD[kind])
+    want = b.pop('want', kind)
+    v = pool.judge(RMS, candidate(**b), UNTIMED)
+    assert (v.status, v.reason) == ('rejected', want), v
+    assert v.message and '/tmp/' not in v.message and len(v.message) < 1200
+
+
+def test_the_next_candidate_is_judged_as_if_nothing_had_happened(pool):
+    assert pool.judge(RMS, candidate(), UNTIMED).correct
+
+
+def test_hang_ends_in_time(pool):
+    v = pool.judge(RMS, candidate(model=MODEL.replace('return out', 'self.calls += 1\n        while self.calls > 2: pass\n        return out')), JudgeOptions(compile=False, timeout=4))
+    assert v.status == 'timeout' and v.milestone == -1, v
+
+
+def test_stale_only_while_timed(pool):
+    """Honest on the eleven checked calls and once more, stale from then on: found by the outputs of timed calls or the check after timing."""
+    m = MODEL.replace('        out = torch.empty_like(x)', '        self.calls += 1\n        if self.calls > 12: return self.last\n        out = self.__dict__["last"] = torch.empty_like(x)')
+    v = pool.judge(RMS, candidate(model=m), QUICK)
+    assert v.status == 'rejected' and v.reason in ('stale_output', 'wrong_result'), v
+
+
+HONEST = {
+    'transposed input': (task('return x*2', '[torch.randn(40, 30).t()]'), simple('for (int64_t i = 0; i < n; ++i) out[i] = 2*x[i];', make='x = x.contiguous(); out = torch.empty_like(x)')),
+    'integer input': (task('return F.embedding(i, w)', '[torch.randint(0, 50, (64,)), torch.randn(50, 16)]', given='i, w'),
+                      simple('for (int64_t r = 0; r < n; ++r) for (int64_t c = 0; c < d; ++c) out[r*d + c] = w[i[r]*d + c];', 'void f(float* out, const int64_t* i, const float* w, int64_t n, int64_t d)',
+                             'f(out, i, w, i.shape[0], w.shape[1])', make='out = torch.empty(i.shape[0], w.shape[1])', given='i, w')),
+    'dict output': (task('return {"y": x*2, "more": [x*2, None], "n": x.shape[0]}'), simple('for (int64_t i = 0; i < n; ++i) out[i] = 2*x[i];', ret='{"n": x.shape[0], "y": out, "more": [out.clone(), None]}')),
+    'named tuple': (task('return torch.max(x, 1)'), simple('for (int64_t r = 0; r < n; ++r) { int64_t b = 0; for (int64_t c = 1; c < d; ++c) if (x[r*d + c] > x[r*d + b]) b = c; out[r] = x[r*d + b]; at[r] = b; }',
+                    'void f(float* out, int64_t* at, const float* x, int64_t n, int64_t d)', 'f(out, at, x, x.shape[0], x.shape[1])', make='out = torch.empty(x.shape[0]); at = torch.empty(x.shape[0], dtype=torch.int64)', ret='(out, at)')),
+    'in place by contract': (task('return x.mul_(3.0).add_(1.0)'), simple('for (int64_t i = 0; i < n; ++i) x[i] = 3*x[i] + 1;', 'void f(float* x, int64_t n)', 'f(x, x.numel())', make='pass', ret='x')),
+    'state in a buffer': (task('self.avg.mul_(0.9).add_(x.mean(0), alpha=0.1); return x - self.avg', init='self.register_buffer("avg", torch.zeros(128))'),
+                          simple('for (int64_t c = 0; c < d; ++c) { double m = 0; for (int64_t r = 0; r < n; ++r) m += x[r*d + c]; a[c] = 0.9f*a[c] + 0.1f*(float)(m/n); for (int64_t r = 0; r < n; ++r) out[r*d + c] = x[r*d + c] - a[c]; }',
+                                 'void f(float* out, float* a, const float* x, int64_t n, int64_t d)', 'f(out, self.avg, x, x.shape[0], x.shape[1])', init='self.register_buffer("avg", torch.zeros(128))')),
+    'NaN in the reference': (task('return torch.log(x)'), simple('for (int64_t i = 0; i < n; ++i) out[i] = std::log(x[i]);')),
+    'long sum from left to right': (task('return x.sum(-1)', '[torch.randn(16, 100000) + 1]'), simple('for (int64_t r = 0; r < n; ++r) { float s = 0; for (int64_t c = 0; c < d; ++c) s += x[r*d + c]; out[r] = s; }',
+                                    'void f(float* out, const float* x, int64_t n, int64_t d)', 'f(out, x, x.shape[0], x.shape[1])', make='out = torch.empty(x.shape[0])')),
+    'better than eager': (task('return x.sum(-1) - 1e6*x.shape[-1]', '[torch.randn(64, 2048)*30 + 1e6]'), simple('for (int64_t r = 0; r < n; ++r) { float s = 0; for (int64_t c = 0; c < d; ++c) s += x[r*d + c] - 1e6f; out[r] = s; }',
+                          'void f(float* out, const float* x, int64_t n, int64_t d)', 'f(out, x, x.shape[0], x.shape[1])', make='out = torch.empty(x.shape[0])')),
+    'talks a lot': (task('return x + 1'), simple('for (int64_t i = 0; i < n; ++i) out[i] = x[i] + 1;', make='print("FAIL {}" * 100000); out = torch.empty_like(x)')),
+    'no float64': (task('return x @ torch.ones(128, 4, dtype=torch.float32)'), simple('for (int64_t r = 0; r < n; ++r) { float s = 0; for (int64_t c = 0; c < d; ++c) s += x[r*d + c]; for (int k = 0; k < 4; ++k) out[r*4 + k] = s; }',
+                   'void f(float* out, const float* x, int64_t n, int64_t d)', 'f(out, x, x.shape[0], x.shape[1])', make='out = torch.empty(x.shape[0], 4)')),
+}
+
+
+@pytest.mark.parametrize('name', HONEST)
+def test_honest_work_is_not_wronged(pool, name):
+    t, c = HONEST[name]
+    v = pool.judge(t, c, QUICK)
+    assert v.correct, v
+
+
+@pytest.mark.parametrize('forward', ['return x*0 + 1', 'return F.dropout(x)', 'raise ValueError("broken")', 'return "text"', 'return F.layer_norm(x, (128,)).mean(-1) + 1'])
+def test_a_task_that_cannot_judge_is_invalid(pool, forward):
+    v = pool.judge(task(forward), candidate(), QUICK)
+    assert v.status == 'task_invalid' and v.milestone is None and v.message, v
+
+
+def test_a_seed_repeats_the_errors(pool):
+    o = JudgeOptions(compile=False, timing=False, seed=11)
+    a, b = (pool.judge(RMS, candidate(), o) for _ in range(2))
+    assert a.seed == b.seed == 11 and a.errors == b.errors
+    c, d = (pool.judge(RMS, candidate(), UNTIMED) for _ in range(2))
+    assert c.seed != d.seed and c.errors != d.errors
+
+
+def test_paper_tolerance_lets_more_through(pool):
+    c = candidate(**BAD['precision'])
+    v = pool.judge(RMS, c, JudgeOptions(compile=False, timing=False, tolerance='paper'))
+    assert v.correct and v.evidence['tolerance'] == 'paper', v
