@@ -22,9 +22,10 @@ from typing import Protocol
 
 # %% ../nbs/11_agent.ipynb #48096a50
 from .episodes import Episode, Message, ToolCall, message_to_dict, status_of
-from .pool import InfraError, JudgeServer
+from .pool import InfraError
 from .tools import MACHINE_ERRORS, ToolLimits, Toolbox, check_call
-from .verdict import Verdict
+from .verdict import UNGRADED, Verdict
+from .working import Working, WorkspaceServer
 from .workspace import CandidateError, make_workspace, read_candidate, restore_fixed
 
 # %% ../nbs/11_agent.ipynb #a01703b5
@@ -33,8 +34,8 @@ class Limits:
     "Where an episode ends, whatever the agent wants"
     max_turns: int = 150          # assistant messages
     max_tokens: int = 131_072     # context, in the policy's own tokens
-    max_seconds: float = 7200.    # the agent's own time: its replies and its tool calls, not waiting for other episodes
-    bash_timeout: float = 120.    # seconds for one command, when the agent asks for no less
+    max_seconds: float = 7200.    # the agent's own time: its share of each batch of replies, and its tool calls; not waiting for the judge or for others
+    bash_timeout: float = 120.    # seconds for one command, when the agent asks for no less; waiting for the judge comes on top
     output_chars: int = 16_000    # of one tool result that the agent sees; the rest is in a file
     max_malformed: int = 5        # turns in a row with malformed calls only
 
@@ -109,11 +110,13 @@ def first_messages(task, target: str, prompt: str = 'full') -> list: # of Messag
 _MOST_CALLS = 16               # tool calls of one turn that are run
 
 
-class _Live:
+class _Heard:
+    "State of a live episode, its workspace, and what was said"
     def __init__(self, conv: Conversation, stored: Episode | None):
         self.conv, self.stored, self.exit, self.note, self.box, self.folder = conv, stored, '', '', None, None
         self.turns, self.seconds, self.malformed, self.tokens, self.calls = [], 0., 0, 0, ()
         self.changed, self.profiled = (), []             # (turn, Candidate, Verdict) that the agent's own tool scripts produced
+        self.working = Working()                         # claims the CPU while its tools run
         self.result = stored           # the Episode, once it is finished
 
     def open(self, folder, target, server):
@@ -122,45 +125,54 @@ class _Live:
         shutil.rmtree(folder, ignore_errors=True)      # left by a run that was killed
         try:
             self.folder = make_workspace(folder, c.task, target)
-            self.box = Toolbox(folder, server.open(self.folder, c.task), ToolLimits(c.limits.bash_timeout, c.limits.output_chars))
+            env = server.open(self.folder, c.task)
+            # Only a server that lays the claim down while it answers may have us claim: the two would wait for each other.
+            if isinstance(server, WorkspaceServer): self.working = server.working[env['CALAB_TOKEN']]
+            self.box = Toolbox(folder, env, ToolLimits(c.limits.bash_timeout, c.limits.output_chars), waited=self.working.waited)
         except (InfraError, OSError) as e: self.fail(e)
 
     def hear(self, r: Reply, act_s: float):
-        "Takes the policy's reply"
+        "Takes the policy's reply; `act_s`: its share of the batch's time in seconds"
         c, n = self.conv, len(self.turns)
         c.messages.append(Message('assistant', r.content, tuple(r.calls)))
         self.tokens = r.tokens or len(c.ids) or sum(len(m.content) for m in c.messages) // 4
         self.turns.append(dict(turn=n, act_s=round(act_s, 4), tool_s=0., tokens=self.tokens, calls=[x.name for x in r.calls]))
         self.seconds += act_s
         self.calls = tuple(r.calls)
-        if r.stop == 'done': self.exit = 'submitted'
-        elif not self.calls: self.exit = ('context_limit' if self.tokens >= c.limits.max_tokens else 'reply_limit') if r.stop == 'length' else 'submitted'
-
-    def work(self, server):
-        "Runs the calls in the order in which they were written; each result is one message"
-        t, bad = time.monotonic(), 0
-        try:
-            for i, call in enumerate(self.calls):
-                error = call.error or check_call(call.name, call.arguments)
-                if error: bad += 1
-                elif i >= _MOST_CALLS: error = f"Only the first {_MOST_CALLS} calls of a turn are run; make this call again."
-                result = None if error else self.box.run(call.name, call.arguments)
-                text = f'error: {error}' if error else f'error: {result.text}' if result.error else result.text
-                self.conv.messages.append(Message('tool', text))
-        except (InfraError, OSError) as e: self.fail(e)
-        self.malformed = self.malformed + 1 if self.calls and bad == len(self.calls) else 0
-        self.see(server.verdicts(self.folder)[len(self.profiled):])
-        self.turns[-1]['tool_s'] = round(time.monotonic() - t, 4)
-        self.seconds += self.turns[-1]['tool_s']
+        if r.stop == 'done' or not (self.calls or r.stop == 'length'): self.exit = 'submitted'
+        elif not self.calls: self.exit = 'context_limit' if self.tokens >= c.limits.max_tokens else 'reply_limit'
 
     def see(self, new):
         for candidate, v in new:
             self.profiled.append((len(self.turns) - 1, candidate, v))
             self.turns[-1]['verdict'] = v.status
-            if v.status in _DROP: self.exit, self.note = _DROP[v.status], v.message
+            if v.status in UNGRADED: self.exit, self.note = v.status, v.message      # the verdict's name is also the ending's
 
     def fail(self, e, exit='infra_error'):
         self.exit, self.note = exit, f'{type(e).__name__}: {e}'
+
+# %% ../nbs/11_agent.ipynb #66271348
+class _Live(_Heard):
+    "A live episode: what is done about it, and where it ends"
+    def work(self, server):
+        "Runs the calls in the order in which they were written; each result is one message"
+        t, waited, bad = time.monotonic(), self.working.waited(), 0
+        try:
+            for i, call in enumerate(self.calls):
+                error = call.error or check_call(call.name, call.arguments)
+                if error: bad += 1
+                elif i >= _MOST_CALLS: error = f"Only the first {_MOST_CALLS} calls of a turn are run; make this call again."
+                self.conv.messages.append(Message('tool', f'error: {error}' if error else self.run(call)))
+        except (InfraError, OSError) as e: self.fail(e)
+        self.malformed = self.malformed + 1 if self.calls and bad == len(self.calls) else 0
+        own = time.monotonic() - t - (self.working.waited() - waited)
+        self.see(server.verdicts(self.folder)[len(self.profiled):])
+        self.turns[-1]['tool_s'] = round(own, 4)
+        self.seconds += own
+
+    def run(self, call: ToolCall) -> str:
+        with self.working: result = self.box.run(call.name, call.arguments)
+        return f'error: {result.text}' if result.error else result.text
 
     def settle(self):
         "Ends the episode at a limit; what the agent said itself comes first"
@@ -171,9 +183,6 @@ class _Live:
         elif self.seconds > l.max_seconds: self.exit = 'time_limit'
         elif self.malformed >= l.max_malformed: self.exit = 'unparsable_call'
 
-
-_DROP = dict(infra_error='infra_error', task_invalid='task_invalid', not_runnable='not_runnable')   # verdict status -> exit status
-
 # %% ../nbs/11_agent.ipynb #0dfdad5a
 def _speed(v: Verdict) -> float:
     s = v.speedup_compile or v.speedup_eager
@@ -181,7 +190,8 @@ def _speed(v: Verdict) -> float:
 
 
 def best_of(profiled: list): # (turn, Candidate, Verdict) or None
-    "The correct snapshot with the highest speed-up over torch.compile (over eager where that was not measured); the first of equals. What was only verified does not count."
+    """The correct snapshot with the highest speed-up over torch.compile (over eager where that was not measured); the first of equals.
+    What was only verified does not count."""
     right = [p for p in profiled if p[2].correct and _speed(p[2])]
     return max(right, key=lambda p: _speed(p[2])) if right else None
 
@@ -207,7 +217,7 @@ def _judge(x: _Live, pool, options, judge_best) -> dict:
     try: final, v = _final(x, pool, options)
     except (InfraError, OSError) as e: x.fail(e); return out
     out |= dict(final=v, files=dict(final.files) if final else {})
-    if v.status in _DROP: x.exit, x.note = _DROP[v.status], v.message; return out
+    if v.status in UNGRADED: x.exit, x.note = v.status, v.message; return out
     if best := best_of(x.profiled):
         turn, candidate, _ = best
         out |= dict(best_turn=turn, best_files=dict(candidate.files))
@@ -260,48 +270,97 @@ class InfraMonitor:
         self.last.append(infra)
         self.streak = self.streak + 1 if infra else 0
         if sum(self.last) > self.most or self.streak >= self.row:
-            raise InfraStop(f"{sum(self.last)} of the last {len(self.last)} episodes failed by the machine's doing ({self.streak} in a row), the last one {e.id}: "
-                            f"{e.exit_status}: {e.meta.get('note', '')} Repair the machine, then start again: finished episodes are kept.")
+            raise InfraStop(f"{sum(self.last)} of the last {len(self.last)} episodes failed by the machine's doing ({self.streak} in a row), "
+                            f"the last one {e.id}: {e.exit_status}: {e.meta.get('note', '')} "
+                            "Repair the machine, then start again: finished episodes are kept.")
 
 # %% ../nbs/11_agent.ipynb #4bd0ad17
 def _replay(x: _Live):
     "Appends the stored results to the reply that was just heard; ends with the record, or where the policy leaves it"
     said, n = x.stored.messages, len(x.conv.messages)
     if message_to_dict(x.conv.messages[-1]) != message_to_dict(said[n - 1]):
-        warnings.warn(f"Episode {x.conv.id}: turn {len(x.turns) - 1} of the replay differs from the stored record; the record stands, and the policy's later batches have one episode less.", stacklevel=3)
+        warnings.warn(f"Episode {x.conv.id}: turn {len(x.turns) - 1} of the replay differs from the stored record; "
+                      "the record stands, and the policy's later batches have one episode less.", stacklevel=3)
         x.exit = x.stored.exit_status
         return
-    while len(x.conv.messages) < len(said) and said[len(x.conv.messages)].role != 'assistant': x.conv.messages.append(said[len(x.conv.messages)])
-    x.exit = x.stored.exit_status if len(x.conv.messages) == len(said) else ''
+    while n < len(said) and said[n].role != 'assistant': x.conv.messages.append(said[n]); n += 1
+    x.exit = x.stored.exit_status if n == len(said) else ''
 
 
-def _start(i, task, id, seed, target, limits, prompt, stored) -> _Live:
+def _start(task, id, seed, target, limits, prompt, stored) -> _Live:
     conv = Conversation(id, task, target, seed, first_messages(task, target, prompt), limits)
     x = _Live(conv, stored)
-    if stored and (stored.task_hash != task.hash or [message_to_dict(m) for m in stored.messages[:len(conv.messages)]] != [message_to_dict(m) for m in conv.messages]):
+    first = lambda ms: [message_to_dict(m) for m in ms[:len(conv.messages)]]
+    if stored and (stored.task_hash != task.hash or first(stored.messages) != first(conv.messages)):
         raise ValueError(f"Episode {id} is stored for another task or prompt ({stored.task}); use a new folder for a new run.")
     if stored and len(stored.messages) == len(conv.messages): x.exit = stored.exit_status     # ended before its first turn
     return x
 
 # %% ../nbs/11_agent.ipynb #220fa3f3
-def _turn(live: list, policy, server, threads):
-    "One turn of all live episodes"
-    t = time.monotonic()
-    try: replies = policy.act([x.conv for x in live])
+def _act(live: list, policy, working: Working):
+    "The policy's part of a turn; when it cannot be asked, all of them end"
+    try:
+        with working:
+            t = time.monotonic()
+            replies = policy.act([x.conv for x in live])
+            act_s = (time.monotonic() - t) / len(live)
     except InfraError as e:
         for x in live: x.fail(e, 'policy_error')
         return
     if len(replies) != len(live): raise ValueError(f"{policy.name}.act gave {len(replies)} replies for {len(live)} conversations.")
-    act_s = time.monotonic() - t
-    for x, r in zip(live, replies): x.hear(r, act_s)
-    for x in live:
+    for x, r in zip(live, replies):
+        x.hear(r, act_s)
         if x.stored: _replay(x)
-    busy = [threads.submit(x.work, server) for x in live if x.calls and not x.stored]
-    for f in busy: f.result()
-    for x in live:
-        if not x.stored: x.settle()
+
+
+def _work(live: list, server, threads):
+    "The tools' part: the calls of each episode in a thread of its own"
+    mine = [x for x in live if not x.stored]
+    for f in [threads.submit(x.work, server) for x in mine if x.calls]: f.result()
+    for x in mine: x.settle()
 
 # %% ../nbs/11_agent.ipynb #046ac0f3
+class _Judging:
+    "Ended episodes on their way to their record"
+    def __init__(self, workers, finish, done):
+        self.threads, self.finish, self.done, self.queue = ThreadPoolExecutor(workers), finish, done, deque()
+
+    def __len__(self): return len(self.queue)
+    def add(self, x: _Live): self.queue.append((x, self.threads.submit(self.finish, x)))
+    def close(self): self.threads.shutdown(cancel_futures=True)
+
+    def collect(self, wait=False):
+        while self.queue and (wait or self.queue[0][1].done()):
+            x, f = self.queue.popleft()
+            x.result = f.result()
+            self.done(x.result)
+
+# %% ../nbs/11_agent.ipynb #80ae7c75
+def _play(xs: list, policy, working: Working, server, threads, judging: _Judging, progress):
+    "Turn after turn until every episode has its result"
+    live, turn = xs, 0
+    while live:
+        if ready := [x for x in live if not x.exit]:
+            _act(ready, policy, working)
+            _work(ready, server, threads)
+            turn += 1
+        for x in live:
+            if x.exit and not x.stored: judging.add(x)
+        live = [x for x in ready if not x.exit]
+        judging.collect()
+        progress(dict(done=len(xs) - len(live) - len(judging), total=len(xs), live=len(live), turn=turn))
+    judging.collect(wait=True)
+    progress(dict(done=len(xs), total=len(xs), live=0, turn=turn))
+
+
+def _check_run(tasks, ids, seeds, pool, options, target):
+    if not len(tasks) == len(ids) == len(seeds) == len(set(ids)):
+        raise ValueError(f"{len(tasks)} tasks, {len(ids)} ids ({len(set(ids))} of them different) and {len(seeds)} seeds; one of each per episode.")
+    judged_on = options.target if options else getattr(pool, 'target', target)
+    if judged_on != target:
+        raise ValueError(f"The episodes are for target {target!r} and the judge is set to {judged_on!r}; give JudgeOptions(target={target!r}).")
+
+# %% ../nbs/11_agent.ipynb #7dd4b6aa
 def run_episodes(tasks: list, # one per episode (a task may occur often)
                  policy, # Policy
                  pool, # judge(task, candidate, options) -> Verdict
@@ -320,37 +379,23 @@ def run_episodes(tasks: list, # one per episode (a task may occur often)
     """Runs all episodes to their end, a turn of all live ones at a time.
 
     Raises InfraStop when too many fail by the machine's doing; then and at any other exception every process and workspace of the call is gone."""
-    if not len(tasks) == len(ids) == len(seeds) == len(set(ids)): raise ValueError(f"{len(tasks)} tasks, {len(ids)} ids ({len(set(ids))} of them different) and {len(seeds)} seeds; one of each per episode.")
-    judged_on = options.target if options else getattr(pool, 'target', target)
-    if judged_on != target: raise ValueError(f"The episodes are for target {target!r} and the judge is set to {judged_on!r}; give JudgeOptions(target={target!r}).")
-    known, monitor, own = known or {}, monitor or InfraMonitor(), None if server else JudgeServer(pool, options)
+    _check_run(tasks, ids, seeds, pool, options, target)
+    known, monitor = known or {}, monitor or InfraMonitor()
+    xs = [_start(*a, target, limits, prompt, known.get(a[1])) for a in zip(tasks, ids, seeds)]
+    own = None if server else WorkspaceServer(pool, options)
     server = server or own
-    xs = [_start(i, *a, target, limits, prompt, known.get(a[1])) for i, a in enumerate(zip(tasks, ids, seeds))]
     base = Path(tempfile.mkdtemp(prefix='calab-') if root is None else root)
-    judging = deque()              # (_Live, future) in the order of ending
-    finish = lambda x: _finish(x, policy, pool, server, options, reward, prompt, judge_best, keep)
 
-    def collect(wait=False):
-        while judging and (wait or judging[0][1].done()):      # in order, so that the store and the monitor do not depend on timing
-            x, f = judging.popleft()
-            x.result = f.result()
-            if on_done: on_done(x.result)
-            monitor.see(x.result)
-
-    threads, judges, turn = ThreadPoolExecutor(workers), ThreadPoolExecutor(workers), 0
+    def done(e: Episode):
+        if on_done: on_done(e)
+        monitor.see(e)
+    judging = _Judging(workers, lambda x: _finish(x, policy, pool, server, options, reward, prompt, judge_best, keep), done)
+    threads = ThreadPoolExecutor(workers)
     try:
         list(threads.map(lambda ix: ix[1].stored or ix[1].open(base/f'workspace-{ix[0]:04d}', target, server), enumerate(xs)))
-        live = xs
-        while live:
-            if ready := [x for x in live if not x.exit]: _turn(ready, policy, server, threads); turn += 1
-            judging += [(x, judges.submit(finish, x)) for x in live if x.exit and not x.stored]
-            live = [x for x in ready if not x.exit]
-            collect()
-            if progress: progress(dict(done=len(xs) - len(live) - len(judging), total=len(xs), live=len(live), turn=turn))
-        collect(wait=True)
-        if progress: progress(dict(done=len(xs), total=len(xs), live=0, turn=turn))
+        _play(xs, policy, Working(pool, target), server, threads, judging, progress or (lambda state: None))
     finally:
-        threads.shutdown(cancel_futures=True); judges.shutdown(cancel_futures=True)
+        threads.shutdown(cancel_futures=True); judging.close()
         for x in xs: _take_apart(x, server, keep)
         if own: own.close()
         if root is None and not keep: shutil.rmtree(base, ignore_errors=True)

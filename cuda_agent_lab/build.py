@@ -44,6 +44,7 @@ class Build:
     abi: str                 # 'c', 'pybind', 'inline' or 'none'
     target: str              # 'cpu' or 'cuda'
     reason: str = ""         # 'path_escape', 'artefact_too_large', 'wrong_target' (only CUDA sources on cpu) or ''
+    sure: bool = True        # False: the machine may have caused the failure (a killed compiler, a time limit); not remembered
 
     @property
     def ok(self) -> bool:
@@ -308,7 +309,7 @@ def _build(r: Recipe, cache: Path, timeout: float) -> dict:
             return publish(cache, r.key, library, status="ok", log=log, reason="")
         except BuildFailed as e:
             failed = {"status": e.status, "log": str(e), "reason": e.reason}
-            return publish(cache, r.key, None, **failed) if e.keep else {**failed, "path": None}
+            return publish(cache, r.key, None, **failed) if e.keep else {**failed, "path": None, "sure": False}
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -329,7 +330,7 @@ def build(candidate: Candidate, target: str = "cpu", *, timeout: float = 120.0, 
     except (OSError, subprocess.SubprocessError) as e:
         entry = {"status": "infra_error", "log": f"the build machine failed: {type(e).__name__}: {hide_paths(str(e), ())}", "reason": "", "path": None}
     return Build(entry["status"], entry["path"], entry["log"], time.monotonic() - start, entry.get("cached", False), key, candidate.abi, target,
-                 entry["reason"])
+                 entry["reason"], entry.get("sure", True))
 
 # %% ../nbs/02_build.ipynb #94b5db5d
 def prepare(target: str = "cpu", cache: str | Path | None = None, timeout: float = 600.0) -> str:

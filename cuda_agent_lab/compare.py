@@ -98,9 +98,14 @@ def stats_torch(out: torch.Tensor, ref: torch.Tensor, group: int) -> tuple:
     o, r = out.view(-1, group), ref.view(-1, group)
     rows, off, big, so, sr = max(1, (CHUNK if r.device.type == 'cpu' else 1 << 26)//group), [], [], 0.0, 0.0
     for i in range(0, r.shape[0], rows):
-        x = r[i:i + rows]; d = (o[i:i + rows].double() - x).abs_(); flat = d.view(-1)
-        off.append(d.amax(1)); so = so + torch.dot(flat, flat)
-        torch.abs(x, out=d); big.append(d.amax(1)); sr = sr + torch.dot(flat, flat)
+        x = r[i:i + rows]
+        d = (o[i:i + rows].double() - x).abs_()
+        flat = d.view(-1)
+        off.append(d.amax(1))
+        so = so + torch.dot(flat, flat)
+        torch.abs(x, out=d)
+        big.append(d.amax(1))
+        sr = sr + torch.dot(flat, flat)
     return torch.cat(off), torch.cat(big), float(so), float(sr)
 
 # %% ../nbs/06_compare.ipynb #db70a4a0
@@ -127,7 +132,8 @@ def step(dtype: torch.dtype, kappa: float = 1.0, widen: float = 1.0) -> float:
 
 
 def compare(out: torch.Tensor, exp: Expected, kappa: float = 1.0, widen: float = 1.0, varies: float = math.inf) -> dict:
-    """One output against what is expected: {'ok', 'max_abs', 'max_rel', 'rms_rel', 'eager_rms_rel', 'paper_ok'} and, if wrong, 'where', 'share_wrong', 'got', 'want', 'kind'.
+    """One output against what is expected: {'ok', 'max_abs', 'max_rel', 'rms_rel', 'eager_rms_rel', 'paper_ok'},
+    and if wrong 'where', 'share_wrong', 'got', 'want', 'kind'.
 
     `varies`: rms by which the output differs between inputs; an error of a quarter of it is too much, whatever its scale."""
     if not exp.floating: return compare_exact(out, exp)

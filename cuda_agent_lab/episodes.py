@@ -143,7 +143,8 @@ def to_line(e: Episode) -> str:
     d = {k: v for k, v in e.__dict__.items() if k not in ARRAYS} | dict(messages=[message_to_dict(x) for x in e.messages])
     d['reward'] = None if e.reward is None else float(e.reward)
     d['arrays'] = {k: _pack(getattr(e, k)) for k in ARRAYS}
-    return json.dumps(d, ensure_ascii=False)       # json escapes newlines, so a record is one line whatever it holds
+    # ASCII: newlines are escaped, so a record is one line, and so is half of a surrogate pair, which no encoding can hold.
+    return json.dumps(d)
 
 
 def from_line(line: str) -> Episode:
@@ -159,8 +160,8 @@ def same(a: Episode, b: Episode) -> bool:
     return arrays and all(v == b.__dict__[k] for k, v in a.__dict__.items() if k not in ARRAYS)
 
 # %% ../nbs/10_episodes.ipynb #b4ac65b6
-class EpisodeStore:
-    "A folder with an append-only log of episodes, keyed by id; safe for several threads and processes"
+class _Log:
+    "The log and its index: where each record lies"
 
     def __init__(self, folder):
         self.folder, self.torn = Path(folder), 0       # torn: bytes of an incomplete last record, seen at the last scan
@@ -178,24 +179,14 @@ class EpisodeStore:
             self._end += len(line)
         self.torn = os.fstat(f.fileno()).st_size - self._end
         if self.torn and say:
-            warnings.warn(f"{self.log}: the last record was not finished ({self.torn} bytes; its writer was killed, or is at it now); it is ignored, and removed at the next append.", stacklevel=3)
+            warnings.warn(f"{self.log}: the last record was not finished ({self.torn} bytes; its writer was killed, or is at it now); "
+                          "it is ignored, and removed at the next append.", stacklevel=3)
 
     def _id(self, line: bytes) -> str:
         try: return json.JSONDecoder().raw_decode(line[:4096].decode(errors='replace'), len('{"id": '))[0]
         except ValueError:
-            raise ValueError(f"{self.log} line {len(self._ids) + 1} is not an episode record, though it is complete: the file was edited or the disk is damaged; remove that line.") from None
-
-    def append(self, episode: Episode):
-        "Adds one record and syncs it to the disk; raises ValueError if its id is already stored"
-        episode.check()
-        with self._lock, open(self.log, 'r+b') as f:
-            fcntl.flock(f, fcntl.LOCK_EX)                  # released when the file closes
-            self._scan(f)
-            if episode.id in self._ids: raise ValueError(f"Episode {episode.id} is already in {self.log}; an id is written once.")
-            if self.torn: f.truncate(self._end)
-            line = to_line(episode).encode() + b'\n'
-            f.seek(self._end); f.write(line); f.flush(); os.fsync(f.fileno())
-            self._ids[episode.id] = (self._end, len(line)); self._end += len(line); self.torn = 0
+            raise ValueError(f"{self.log} line {len(self._ids) + 1} is not an episode record, though it is complete: "
+                             "the file was edited or the disk is damaged; remove that line.") from None
 
     def _refresh(self):
         with self._lock, open(self.log, 'rb') as f: self._scan(f)
@@ -218,12 +209,28 @@ class EpisodeStore:
         except (ValueError, KeyError, TypeError, zlib.error) as e:
             raise ValueError(f"{self.log} line {list(self._ids).index(id) + 1} (episode {id}) cannot be read: {e}; remove that line.") from None
 
+# %% ../nbs/10_episodes.ipynb #1a9eaf5e
+class EpisodeStore(_Log):
+    "A folder with an append-only log of episodes, keyed by id; safe for several threads and processes"
+
+    def append(self, episode: Episode):
+        "Adds one record and syncs it to the disk; raises ValueError if its id is already stored"
+        episode.check()
+        with self._lock, open(self.log, 'r+b') as f:
+            fcntl.flock(f, fcntl.LOCK_EX)                  # released when the file closes
+            self._scan(f)
+            if episode.id in self._ids: raise ValueError(f"Episode {episode.id} is already in {self.log}; an id is written once.")
+            if self.torn: f.truncate(self._end)
+            line = to_line(episode).encode() + b'\n'
+            f.seek(self._end); f.write(line); f.flush(); os.fsync(f.fileno())
+            self._ids[episode.id] = (self._end, len(line)); self._end += len(line); self.torn = 0
+
 # %% ../nbs/10_episodes.ipynb #a2554d55
 def _table(episodes: list):
     import pyarrow as pa
     types = dict(ids=pa.int32(), mask=pa.bool_(), logp=pa.float32(), version=pa.int32(), turn=pa.int16())
-    text = lambda k: pa.array([json.dumps([message_to_dict(m) for m in e.messages] if k == 'messages' else getattr(e, k), ensure_ascii=False)
-                               for e in episodes], pa.string())
+    text = lambda k: pa.array([json.dumps([message_to_dict(m) for m in e.messages] if k == 'messages' else getattr(e, k)) for e in episodes],
+                              pa.string())
     cols = {k: pa.array([getattr(e, k) for e in episodes], pa.string()) for k in ('id', 'task', 'task_hash', 'policy', 'status', 'exit_status')}
     cols |= dict(seed=pa.array([e.seed for e in episodes], pa.int64()), reward=pa.array([e.reward for e in episodes], pa.float64()))
     cols |= {k: pa.array([getattr(e, k) for e in episodes], pa.list_(t)) for k, t in types.items()}
@@ -246,6 +253,9 @@ def to_parquet(store: EpisodeStore) -> Path | None: # the new part, or None when
         f.flush(); os.fsync(f.fileno())
     os.replace(tmp, part)
     return part
+
+
+EpisodeStore.to_parquet = to_parquet
 
 
 def read_parquet(folder) -> list: # of Episode

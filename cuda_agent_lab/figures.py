@@ -7,10 +7,10 @@ Docs: https://example.github.io/cuda_agent_lab/figures.html.md"""
 # %% auto #0
 __all__ = ['BLUE', 'VERMILLION', 'GREEN', 'PURPLE', 'SKY', 'ORANGE', 'COLOURS', 'GREY', 'STYLE', 'NAMES', 'save',
            'learning_curve', 'distinct_kernels', 'speedup_distribution', 'fast_p_curve', 'reward_per_task',
-           'speedup_distribution_plotly', 'learning_curve_plotly']
+           'results_figure', 'speedup_distribution_plotly', 'learning_curve_plotly']
 
 # %% ../nbs/22_figures.ipynb #094217e5
-import math
+import json, math
 from pathlib import Path
 import numpy as np, pandas as pd
 import matplotlib.pyplot as plt
@@ -182,6 +182,13 @@ def reward_per_task(df: pd.DataFrame,        # one row an episode: task, reward 
         ax.set_xlabel(xlabel); ax.set_title(title)
         if groups != ['']: ax.legend(loc='lower left', bbox_to_anchor=(0, 1), ncols=len(groups), borderaxespad=0.2)
     return _done(fig)
+
+# %% ../nbs/22_figures.ipynb #1eafb36c
+def results_figure(record: str | Path | dict, against: str = 'eager') -> Figure:
+    "The speed-up distribution of a `results.json` (a path or its content), with policy and device in the title."
+    r = record if isinstance(record, dict) else json.loads(Path(record).read_text())
+    df = pd.DataFrame(r['tasks_best']).astype({'level': 'Int64'})
+    return speedup_distribution(df, against, title=f"{r['policy']} on {r['device']}, target {r['target']}, {r['date']}")
 
 # %% ../nbs/22_figures.ipynb #7176010b
 def _plotly():

@@ -8,7 +8,7 @@ Docs: https://example.github.io/cuda_agent_lab/reward.html.md"""
 __all__ = ['TIERS', 'REWARDS', 'graded', 'paper_reward', 'speedup_reward', 'tier_reward']
 
 # %% ../nbs/08_reward.ipynb #9bcf6fe2
-from .verdict import Verdict, lower_end, milestone
+from .verdict import UNGRADED, Verdict, lower_end, milestone
 
 # %% ../nbs/08_reward.ipynb #ab9a08cc
 TIERS = (1.2, 1.5, 2.0)      # speed-ups over the better baseline that tier_reward pays beyond Eq. 1, one point each
@@ -16,7 +16,7 @@ TIERS = (1.2, 1.5, 2.0)      # speed-ups over the better baseline that tier_rewa
 
 def graded(v: Verdict) -> bool:
     "Whether the candidate may be paid for; raises ValueError for verdicts that say nothing about it."
-    if v.status in ('infra_error', 'task_invalid', 'not_runnable'):
+    if v.status in UNGRADED:
         raise ValueError(f'a verdict {v.status!r} is no basis for a reward ({v.message}); drop the episode')
     if v.correct and v.speedup_eager is None: raise ValueError('the candidate was not timed; judge it with timing=True')
     return v.correct

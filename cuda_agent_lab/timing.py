@@ -55,14 +55,17 @@ def bootstrap(x: list[float], resamples: int = 400, level: float = 0.95, seed: i
     return m[cut], m[resamples - 1 - cut]
 
 # %% ../nbs/04_timing.ipynb #6020fb98
-def paired_ratio(base_ms: list[float], cand_ms: list[float]) -> dict:
-    "Speed-up of the candidate: median of base/cand over the pairs, with a 95 % bootstrap interval."
-    if len(base_ms) != len(cand_ms) or not base_ms:
-        raise ValueError(f'{len(base_ms)} times of the baseline and {len(cand_ms)} of the candidate are no pairs; pass lists of one length')
+def paired_ratio(base_ms: list[float], cand_ms: list[float], thresholds: tuple = THRESHOLDS) -> dict:
+    """Speed-up of the candidate: median of base/cand over the pairs, with a 95 % bootstrap interval.
+
+    Fewer than 9 pairs that are not `decided` exclude nothing: the interval is widened to contain 1. Fewer than 5 are refused."""
+    if len(base_ms) != len(cand_ms) or len(base_ms) < 5:
+        raise ValueError(f'{len(base_ms)} times of the baseline and {len(cand_ms)} of the candidate are no five pairs; measure at least five')
     bad = [t for t in (*base_ms, *cand_ms) if not (math.isfinite(t) and t > 0)]
     if bad: raise ValueError(f'{bad[0]} is not a time in milliseconds; a measured time is finite and above zero')
     r = [b/c for b, c in zip(base_ms, cand_ms)]
     lo, hi = bootstrap(r)
+    if len(r) < 9 and not decided(r, thresholds): lo, hi = min(lo, 1.0), max(hi, 1.0)
     return dict(median=median(r), lo=lo, hi=hi, n=len(r))
 
 

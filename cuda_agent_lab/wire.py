@@ -9,7 +9,7 @@ __all__ = ['MAX_FRAME', 'MAX_DEPTH', 'WireError', 'WireClosed', 'WireTimeout', '
            'layout', 'run', 'at', 'spec_from', 'Arena', 'open_arena']
 
 # %% ../nbs/05_wire.ipynb #7370a16d
-import array, base64, json, math, mmap, os, socket, struct
+import array, base64, fcntl, json, math, mmap, os, socket, struct, time
 from dataclasses import asdict, dataclass
 
 # %% ../nbs/05_wire.ipynb #ef12dc8b
@@ -44,7 +44,7 @@ class Channel:
         return cls(a), b
 
     def timeout(self, seconds: float|None):
-        "Limit of each later read; None waits for ever. Set by the kernel, so that a read stays one system call."
+        "Limit of each later system call that reads; None waits for ever. Set in the kernel, so that a read stays one call."
         if seconds == self._limit: return
         self._limit, s = seconds, max(seconds or 0, 0)
         whole, micro = int(s), int(s % 1*1e6)
@@ -52,6 +52,7 @@ class Channel:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', whole, micro))
 
     def send(self, obj: dict, fds: tuple = ()):
+        "One frame, with descriptors; raises WireClosed."
         data = json.dumps(obj).encode()
         data = struct.pack('!I', len(data)) + data
         anc = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []
@@ -60,28 +61,36 @@ class Channel:
             if n < len(data): self.sock.sendall(data[n:])
         except OSError as e: raise WireClosed(f'the other side has gone: {e.strerror}') from None
 
-    def _read(self, n: int, chunks: list, fds: list) -> bytes:
+    def _read(self, n: int, fds: list, began: float, seconds: float|None) -> bytes:
+        chunks = []
         while n:
+            gone = time.monotonic() - began
+            if seconds is not None and gone > .001: self.timeout(max(seconds - gone, 0))       # one limit for the frame, not one for each piece
             try: data, anc, _, _ = self.sock.recvmsg(min(n, 1 << 20), 256)
-            except BlockingIOError: raise WireTimeout(f'no answer within {self._limit} s') from None
+            except BlockingIOError: raise WireTimeout(f'no answer within {seconds:.3g} s') from None
             except OSError as e: raise WireClosed(f'the other side has gone: {e.strerror}') from None
             for level, kind, raw in anc:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS): fds.extend(array.array('i', raw[:len(raw)//4*4]))
             if not data: raise WireClosed('the other side has gone')
-            chunks.append(data); n -= len(data)
+            chunks.append(data)
+            n -= len(data)
         return b''.join(chunks)
 
-    def recv(self, seconds: float|None = None) -> tuple[dict, list[int]]:
-        "The next frame and the descriptors that came with it."
+    def recv(self, seconds: float|None = None, keep: int = 0) -> tuple[dict, list[int]]:
+        "The next frame, complete within `seconds`, and the first `keep` descriptors that came with it; others are closed."
         self.timeout(seconds)
-        fds = []
-        size, = struct.unpack('!I', self._read(4, [], fds))
-        if size > MAX_FRAME: raise WireError(f'a frame of {size} bytes; the limit is {MAX_FRAME}')
-        data = self._read(size, [], fds)
-        try: obj = json.loads(data)
-        except (ValueError, RecursionError): raise WireError('a frame that is not JSON') from None
-        if not isinstance(obj, dict): raise WireError('a frame that is not a JSON object')
-        return obj, fds
+        fds, began, kept = [], time.monotonic(), 0
+        try:
+            size, = struct.unpack('!I', self._read(4, fds, began, seconds))
+            if size > MAX_FRAME: raise WireError(f'a frame of {size} bytes; the limit is {MAX_FRAME}')
+            data = self._read(size, fds, began, seconds)
+            try: obj = json.loads(data)
+            except (ValueError, RecursionError): raise WireError('a frame that is not JSON') from None
+            if not isinstance(obj, dict): raise WireError('a frame that is not a JSON object')
+            kept = keep
+            return obj, fds[:kept]
+        finally:
+            for fd in fds[kept:]: os.close(fd)
 
     def ask(self, obj: dict, seconds: float|None = None) -> dict:
         "Send a frame, return the answer."
@@ -89,6 +98,7 @@ class Channel:
         return self.recv(seconds)[0]
 
     def close(self):
+        "End this side of the channel."
         self.sock.close()
 
 # %% ../nbs/05_wire.ipynb #ee7a1f37
@@ -136,10 +146,14 @@ class Spec:
     extent: int      # elements from the first to the last, both included; 0 for an empty tensor
 
     @property
-    def nbytes(self) -> int: return self.extent*getattr(torch, self.dtype).itemsize
+    def nbytes(self) -> int:
+        "Bytes that it covers."
+        return self.extent*getattr(torch, self.dtype).itemsize
 
     @property
-    def kind(self) -> tuple: return self.dtype, self.shape, self.stride
+    def kind(self) -> tuple:
+        "What it is, wherever it lies."
+        return self.dtype, self.shape, self.stride
 
 
 def spec_of(t: torch.Tensor, offset: int = 0, dense: bool = False) -> Spec:
@@ -191,8 +205,10 @@ class Arena:
         if via == 'ipc':
             self.memory = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
         else:
-            self.fd = os.memfd_create('arena', os.MFD_CLOEXEC)
+            self.fd = os.memfd_create('arena', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(self.fd, self.nbytes)
+            # A candidate that shrank the file would end the judge with SIGBUS.
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self.memory = torch.frombuffer(mmap.mmap(self.fd, self.nbytes), dtype=torch.uint8)
 
     def share(self) -> tuple[dict, tuple]:
@@ -204,6 +220,7 @@ class Arena:
                 'raw': [isinstance(h, bytes) for h in handle]}, ()
 
     def close(self):
+        "Let go of the memory."
         if self.fd is not None: os.close(self.fd)
         self.fd = self.memory = None
 

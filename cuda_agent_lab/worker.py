@@ -6,10 +6,10 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 
 # %% auto #0
 __all__ = ['ALLOWED_OPS', 'OperatorWatch', 'threads_inherit', 'watch_events', 'callables', 'replaced', 'tidy', 'describe',
-           'put_extension', 'load_class', 'copy_state', 'Worker']
+           'put_extension', 'last_error', 'load_class', 'copy_state', 'Worker']
 
 # %% ../nbs/05_worker.ipynb #e9f8e942
-import gc, importlib.util, io, linecache, os, random, resource, socket, sys, time, traceback, types
+import ctypes, gc, importlib.util, linecache, os, random, resource, socket, sys, time, traceback, types
 from dataclasses import asdict
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -21,21 +21,27 @@ from .tasks import sandbox_dir
 from .wire import Arena, Channel, WireClosed, WireError, at, decode, encode, layout, open_arena, run, spec_from
 
 # %% ../nbs/05_worker.ipynb #dabb21d9
-ALLOWED_OPS = frozenset('''empty empty_like empty_strided new_empty new_empty_strided zeros zeros_like new_zeros zero_ ones ones_like new_ones full full_like new_full fill_
- resize_ view _unsafe_view _reshape_alias reshape as_strided select slice transpose t permute expand unsqueeze squeeze unbind split split_with_sizes narrow alias unfold diagonal
- view_as view_as_real view_as_complex movedim swapaxes detach lift_fresh clone contiguous copy_ _to_copy to _local_scalar_dense item record_stream is_pinned
- _nested_tensor_size _has_compatible_shallow_copy_type is_same_size set_ _reinterpret_tensor'''.split())
+ALLOWED_OPS = frozenset('''
+    empty empty_like empty_strided new_empty new_empty_strided zeros zeros_like new_zeros zero_ ones ones_like new_ones full full_like
+    new_full fill_ resize_ view _unsafe_view _reshape_alias reshape as_strided select slice transpose t permute expand unsqueeze squeeze
+    unbind split split_with_sizes narrow alias unfold diagonal view_as view_as_real view_as_complex movedim swapaxes detach lift_fresh clone
+    contiguous copy_ _to_copy to _local_scalar_dense item record_stream is_pinned _nested_tensor_size _has_compatible_shallow_copy_type
+    is_same_size set_ _reinterpret_tensor
+'''.split())
 
 
 class OperatorWatch(TorchDispatchMode):
     "Notes operators outside of ALLOWED_OPS in `seen`; fills fresh memory with NaN."
-    def __init__(self): super().__init__(); self.seen = {}
+    def __init__(self):
+        super().__init__()
+        self.seen = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        "Run the operator and note it."
         out = func(*args, **(kwargs or {}))
         space, _, name = func.name().partition('::')
         name = name.partition('.')[0]
-        if space != 'aten' and space != 'prim' or name not in ALLOWED_OPS: self.seen[func.name()] = self.seen.get(func.name(), 0) + 1
+        if space not in ('aten', 'prim') or name not in ALLOWED_OPS: self.seen[func.name()] = self.seen.get(func.name(), 0) + 1
         elif 'empty' in name and isinstance(out, torch.Tensor) and out.is_floating_point(): out.fill_(float('nan'))
         return out
 
@@ -65,7 +71,8 @@ def watch_events(home: str, notes: dict):
         if event == 'open' and args[0] is not None:
             mode, flags = args[1], args[2] or 0
             writes = (isinstance(mode, str) and any(c in mode for c in 'wax+')) or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-            if writes and outside(args[0]): notes.setdefault('path_escape', 'it opens a file for writing outside of its folder; keep everything in memory')
+            if writes and outside(args[0]):
+                notes.setdefault('path_escape', 'it opens a file for writing outside of its folder; keep everything in memory')
         elif event in ('os.symlink', 'os.link'):
             notes.setdefault('path_escape', 'it makes a link; a candidate has no need of links')
         elif event in ('os.remove', 'os.rename', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree') and outside(args[0]):
@@ -77,9 +84,13 @@ def watch_events(home: str, notes: dict):
 # %% ../nbs/05_worker.ipynb #7ec602b6
 def callables() -> dict:
     "Callables that no honest candidate replaces: (module, name) -> object."
-    spots = {'time': time, 'os': os, 'socket.socket': socket.socket, 'torch': torch, 'torch.Tensor': torch.Tensor, 'torch.nn.functional': torch.nn.functional,
-             'torch.testing': torch.testing, 'torch.cuda': torch.cuda, 'torch.cuda.Event': torch.cuda.Event, 'torch.cuda.Stream': torch.cuda.Stream}
-    return {(m, k): v for m, o in spots.items() for k, v in vars(o).items() if callable(v) and not isinstance(v, type)}
+    spots = {'time': time, 'os': os, 'socket.socket': socket.socket, 'torch': torch, 'torch.Tensor': torch.Tensor,
+             'torch.nn.functional': torch.nn.functional, 'torch.testing': torch.testing, 'torch.cuda': torch.cuda,
+             'torch.cuda.Event': torch.cuda.Event, 'torch.cuda.Stream': torch.cuda.Stream, 'TorchDispatchMode': TorchDispatchMode}
+    ours = {'OperatorWatch': OperatorWatch, 'Worker': Worker, 'Channel': Channel,
+            'worker': sys.modules[Worker.__module__], 'wire': sys.modules[Channel.__module__]}
+    found = {(m, k): v for m, o in spots.items() for k, v in vars(o).items() if callable(v) and not isinstance(v, type)}
+    return found | {(m, k): v for m, o in ours.items() for k, v in vars(o).items() if callable(v)}
 
 
 def replaced(before: dict) -> list[str]:
@@ -99,11 +110,12 @@ def tidy(text: str, limit: int = 2000) -> str:
 def describe(e: BaseException) -> dict:
     "An exception as data: kind, one line, the tail of the traceback (lines of the candidate's own file)."
     kind = 'exception'
-    if isinstance(e, MemoryError) or isinstance(e, torch.OutOfMemoryError) or "can't allocate memory" in str(e) or 'bad_alloc' in str(e): kind = 'out_of_memory'
+    if isinstance(e, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(e) or 'bad_alloc' in str(e): kind = 'out_of_memory'
     elif isinstance(e, ImportError) and (getattr(e, 'name', None) or '').split('.')[0] in ('model', 'reference'): kind = 'reference_access'
     elif isinstance(e, SystemExit): kind = 'exit'
     elif 'CUDA error' in str(e) or 'kernel was not launched' in str(e): kind = 'launch_error'
-    own = [f'{f.filename.rsplit("/", 1)[-1]}:{f.lineno} in {f.name}: {f.line}' for f in traceback.extract_tb(e.__traceback__) if 'cuda_agent_lab' not in f.filename]
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if 'cuda_agent_lab' not in f.filename]
+    own = [f'{f.filename.rsplit("/", 1)[-1]}:{f.lineno} in {f.name}: {f.line}' for f in frames]
     return dict(kind=kind, text=tidy(f'{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}', 500), trace=tidy('\n'.join(own[-4:])))
 
 # %% ../nbs/05_worker.ipynb #8e5aa3e4
@@ -115,6 +127,14 @@ def put_extension(library: str):
     sys.modules['cuda_extension'] = module
     spec.loader.exec_module(module)
     sys.modules['cuda_extension'] = module.load(library)
+
+
+def last_error(library: str):
+    "The library's own `calab_last_error` (CUDA builds have it), or a function that returns None."
+    function = getattr(ctypes.CDLL(library), 'calab_last_error', None) if library else None      # the library is loaded already: the same handle
+    if function is None: return lambda: None
+    function.restype = ctypes.c_char_p
+    return function
 
 
 def load_class(files: list, main: str, name: str, home: str):
@@ -153,6 +173,7 @@ class Worker:
         self.channel, self.home, self.trusted = channel, home, trusted
         self.models, self.notes, self.watches, self.before = {}, {}, [], {}
         self.args, self.memory, self.flush, self.device = [], None, None, 'cpu'
+        self.last_error = lambda: None
         self.delay = 1_000_000       # cycles of the device before a timed call: 0.5 ms at 2 GHz
 
     def open(self, m: dict, fds: list):
@@ -174,7 +195,9 @@ class Worker:
         files = [tuple(f) for f in m['files']]
         if not self.trusted:
             threads_inherit(self.watches)
-            if m['library']: put_extension(m['library'])
+            if m['library']:
+                put_extension(m['library'])
+                self.last_error = last_error(m['library'])
             os.chdir(self.home)
             self.before = callables()
             if m['watch']: watch_events(self.home, self.notes)
@@ -199,12 +222,12 @@ class Worker:
         "Weights and buffers as the judge has them."
         memory = self.pull()
         with torch.no_grad():
-            for model in {id(x): x for k, x in self.models.items() if k != 'compiled'}.values(): copy_state(model, {k: at(memory, s) for k, s in self.specs.items()})
+            for name, model in self.models.items():                 # 'compiled' shares the tensors of 'eager'
+                if name != 'compiled': copy_state(model, {k: at(memory, s) for k, s in self.specs.items()})
         return {}
 
     def compile(self, m: dict, fds: list):
         "Add torch.compile of the reference and run it until it is warm. Only in trusted workers."
-        import copy
         t = time.perf_counter()
         torch._dynamo.reset()
         compiled = torch.compile(self.models['eager'], **m.get('options', {}))
@@ -224,11 +247,13 @@ class Worker:
         model, sock, cuda = self.models[m['which']], self.channel.sock, self.device != 'cpu'
         if m['reset']: self.reset({}, ())
         elif not self.local: self.pull()
-        if m['fresh']: self.args = decode(self.arg_tree, [at(self.memory, s) for s in self.arg_specs])   # new tensor objects
+        # New tensor objects for each call, on all sides: who keeps the last ones cannot tell by identity that it is merely timed.
+        self.args = decode(self.arg_tree, [at(self.memory, s) for s in self.arg_specs])
         watch = OperatorWatch() if m['guard'] else None
         if cuda:
             events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             torch.cuda.synchronize()
+        self.last_error()            # what was left by earlier code is not this call's
         self.channel.timeout(None)
         self.channel.send({'ready': True})
         nonce, out, error = self.wait_go(sock), None, None
@@ -245,17 +270,23 @@ class Worker:
                     self.watches.pop()
                 elif not m['empty']: out = model(*self.args)
                 host = time.perf_counter_ns() - start
-                if cuda: events[1].record(); torch.cuda.synchronize()
+                if cuda:
+                    events[1].record()
+                    torch.cuda.synchronize()
         except BaseException as e: error = describe(e)
         sock.sendall(nonce if error is None else b'\xff'*8)
+        if error is None and (problem := self.last_error()):                      # a pybind binding may launch and not look
+            error = dict(kind='launch_error', text=f'the kernel was not launched: {tidy(problem.decode(errors="replace"), 200)}')
         if error is not None: return {'error': error}
-        if cuda and m['flush'] and not m['empty']: self.delay = max(self.delay, 4*min(host, 5_000_000))   # twice the host's time, 10 ms at most
+        if cuda and m['flush'] and not m['empty']:
+            self.delay = max(self.delay, 4*min(host, 5_000_000))                  # twice the host's time, 10 ms at most
         answer = dict(device_ms=events[0].elapsed_time(events[1]), host_ms=host/1e6) if cuda else {}
         if m['guard']: answer |= dict(ops=dict(list(watch.seen.items())[:20]), notes=self.notes, replaced=replaced(self.before)[:5])
         if m['collect']: answer |= self.collect(out)
         return answer
 
     def wait_go(self, sock) -> bytes:
+        "The eight bytes that start a call: polls for 0.3 ms, then sleeps."
         end = time.perf_counter_ns() + 300_000
         while time.perf_counter_ns() < end:
             try: data = sock.recv(8, socket.MSG_DONTWAIT); break
@@ -285,7 +316,7 @@ class Worker:
         "Answer frames until the other side closes the channel."
         ops = dict(open=self.open, load=self.load, reset=self.reset, compile=self.compile, args=self.args_, call=self.call)
         while True:
-            try: m, fds = self.channel.recv(None)
+            try: m, fds = self.channel.recv(None, keep=1)
             except WireError: return
             try: answer = ops[m['op']](m, fds)
             except WireClosed: return

@@ -11,6 +11,7 @@ import pytest
 
 from cuda_agent_lab.agent import InfraError, InfraMonitor, InfraStop, Limits, Reply, SMALL, run_episodes
 from cuda_agent_lab.episodes import EpisodeStore, ToolCall, same
+from cuda_agent_lab.pool import Quiet
 from cuda_agent_lab.tasks import load_tasks
 from cuda_agent_lab.verdict import Verdict, milestone
 from cuda_agent_lab.workspace import read_candidate
@@ -218,6 +219,77 @@ def test_nothing_is_left(tmp_path):
     assert not os.listdir(tmp_path)
     go(dict(a=[say(kernel('speed 2')), END]), root=tmp_path, keep=True)
     assert (tmp_path/'workspace-0000'/'kernels'/'k.cpp').exists()
+
+
+# ---- whose time it is -----------------------------------------------------------------------------------------------------
+
+class Measuring(Pool):
+    "A pool with the lock of the real one: a judgement measures for .3 s, and notes who was busy meanwhile"
+    target = 'cpu'
+    def __init__(self): super().__init__(); self.q, self.working, self.overlap = Quiet('test-agent'), 0, []
+    def quiet(self, target): return self.q
+    def judge(self, task, candidate, options=None):
+        self.q.quiet()
+        try: self.overlap.append(self.working); time.sleep(.3); self.overlap.append(self.working)
+        finally: self.q.loud()
+        return super().judge(task, candidate, options)
+
+
+PROFILE = call('Bash', command='python3 utils/profile.py; echo went on')
+
+
+def test_measurements_and_our_work_keep_apart():
+    "The policy acts while others are judged at the end, commands compute, and a command that asks the judge does not wait for itself"
+    pool, ends = Measuring(), [f'end{i}' for i in range(4)]
+    class Busy(Script):
+        def act(self, cs):
+            pool.working += 1; time.sleep(.1); pool.working -= 1
+            return super().act(cs)
+    plays = {i: [say(kernel('speed 2')), END] for i in ends} | dict(asks=[say(kernel('speed 2')), say(PROFILE), say(PROFILE), END])
+    t = time.monotonic()
+    es = run_episodes([TASKS[0]] * 5, Busy(plays), pool, limits=SMALL, ids=list(plays), seeds=[0] * 5, reward=REWARD, prompt='short', workers=3)
+    assert time.monotonic() - t < 30 and all(e.reward == 3. for e in es) and len(es[-1].verdicts['turns']) == 2
+    assert len(pool.overlap) == 14 and not any(pool.overlap) and pool.q.sharing == 0
+    assert all('went on' in m.content and 'killed' not in m.content for m in es[-1].messages if m.role == 'tool' and 'correct' in m.content)
+
+
+def test_a_measurement_waits_for_a_command(tmp_path):
+    "A command marks the time in which it computes; no judgement of another episode begins in it"
+    flag, seen = tmp_path/'computes', []
+    class Watched(Measuring):
+        def judge(self, *a):
+            self.q.quiet()
+            try: seen.append(flag.exists()); time.sleep(.05); seen.append(flag.exists())
+            finally: self.q.loud()
+            return Pool.judge(self, *a)
+    compute = call('Bash', command=f'touch {flag}; sleep .4; rm {flag}')
+    plays = dict(a=[say(kernel('speed 2')), say(compute), say(compute), END], b=[say(kernel('speed 2')), say(PROFILE), say(PROFILE), END], c=[say(kernel('speed 2')), END])
+    run_episodes([TASKS[0]] * 3, Script(plays), Watched(), limits=SMALL, ids=list(plays), seeds=[0] * 3, reward=REWARD, prompt='short', workers=3)
+    assert len(seen) == 10 and not any(seen)
+
+
+def test_the_queue_is_not_the_commands_time():
+    "12 episodes profile at once, one measurement after the other: longer than any command may take"
+    plays = {f'{i}': [say(kernel('speed 2')), say(PROFILE), END] for i in range(12)}
+    es = run_episodes([TASKS[0]] * 12, Script(plays), Measuring(), limits=Limits(max_turns=4, max_seconds=3., bash_timeout=1.5), ids=list(plays), seeds=[0] * 12,
+                      reward=REWARD, prompt='short', workers=12)
+    assert all(e.exit_status == 'submitted' and len(e.verdicts['turns']) == 1 and 'killed' not in e.messages[4].content for e in es)
+
+
+def test_a_batch_is_shared():
+    class Slow(Script):
+        def act(self, cs): time.sleep(.5); return super().act(cs)
+    plays = {f'{i}': [say(kernel('speed 2')), END] for i in range(5)}
+    es = go(plays, policy=Slow(plays), limits=Limits(max_turns=4, max_seconds=.6))
+    assert {e.exit_status for e in es} == {'submitted'} and all(.09 < t['act_s'] < .2 for e in es for t in e.meta['turns'])
+    (e,) = go(dict(a=[say(kernel('speed 2')), END]), policy=Slow(dict(a=[say(kernel('speed 2')), END])), limits=Limits(max_turns=4, max_seconds=.4))
+    assert e.exit_status == 'time_limit'
+
+
+def test_half_of_a_surrogate_pair_ends_nothing(tmp_path):
+    store = EpisodeStore(tmp_path)
+    (e,) = go(dict(a=[say(call('Read', file_path='\ud800'), content='\ud800'), say(kernel('speed 2')), END]), on_done=store.append)
+    assert 'surrogate' in e.messages[2].content and e.reward == 3. and same(store.read()[0], e)
 
 
 # ---- resume and determinism --------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from cuda_agent_lab.episodes import Message
 from cuda_agent_lab.expressions import flawed
 from cuda_agent_lab.plan import plan
 from cuda_agent_lab.tasks import Task, load_module, load_tasks, sandbox_dir
-from cuda_agent_lab.trace import NoTemplate
+from cuda_agent_lab.nodes import NoTemplate
 
 HERE = Path(__file__).parent
 EPS = torch.finfo(torch.float32).eps
@@ -180,7 +180,7 @@ def emulated(text):
 @pytest.mark.slow
 def test_cuda_text_on_the_emulator(tmp_path):
     cases = write_all(templates_cuda, 'cuda', random.Random(2))
-    libraries = compile_all([emulated(c[2]) for c in cases], ['g++', '-O1', '-fopenmp', '-std=c++17', '-w', '-shared', '-fPIC'], '.cpp', tmp_path,
+    libraries = compile_all([emulated(c[2]) for c in cases], ['g++', '-O0', '-fopenmp', '-std=c++17', '-w', '-shared', '-fPIC'], '.cpp', tmp_path,
                             head=f'#include "{HERE}/cuda_on_cpu.h"')
     assert not (wrong := failures(cases, libraries)), '\n'.join(wrong)
 
@@ -241,3 +241,22 @@ def test_policy_keeps_inside_its_turns():
                 c.messages += [Message('assistant', r.content, r.calls)] + [Message('tool', answer) for _ in r.calls]
                 if not r.calls: break
             assert not r.calls and r.content.startswith('Done'), (mode, turns, r.content)
+
+
+def test_optimize_writes_the_best_candidate(tmp_path):
+    from cuda_agent_lab.baseline import optimize
+    from cuda_agent_lab.tasks import Task
+    from cuda_agent_lab.workspace import read_candidate
+    task = Task('demo', 1, """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x): return {}
+def get_inputs(): return [torch.randn(256, 1024)]
+def get_init_inputs(): return []
+""".format('torch.relu(x) * 2 + 1'))
+    said = []
+    assert optimize(task, budget=2, out=tmp_path/'best', say=said.append) == 0, said
+    assert read_candidate(tmp_path/'best').abi == 'c' and any('x eager' in s for s in said), said
+    unknown = Task('demo', 1, task.source.replace('torch.relu(x) * 2 + 1', 'torch.sort(x)[0]'))
+    assert optimize(unknown, budget=2, out=tmp_path/'none', say=said.append) == 1
+    assert 'no template' in ' '.join(said) and not (tmp_path/'none').exists()

@@ -168,6 +168,16 @@ def test_kill_9_loses_at_most_the_record_in_hand(tmp_path):
     with warnings.catch_warnings(): warnings.simplefilter('error'); assert len(EpisodeStore(tmp_path).read()) == len(got) + 1
 
 
+def test_half_of_a_surrogate_pair_is_kept(tmp_path):
+    "JSON from a model can hold it; the log and Parquet keep it, and old logs with plain UTF-8 are read"
+    store, e = EpisodeStore(tmp_path), make('bad', meta=dict(note='\ud800'))
+    e.messages = [Message('user', 'a\ud800b'), Message('assistant', 'ü', (ToolCall('Bash\udc00', dict(command='\udfff')),))]
+    store.append(e)
+    assert same(store.read()[0], e) and store.log.read_bytes().isascii() and store.to_parquet() and same(read_parquet(tmp_path)[0], e)
+    store.log.write_text(json.dumps(json.loads(to_line(make('old'))), ensure_ascii=False) + '\n')
+    assert same(EpisodeStore(tmp_path).read()[0], make('old'))
+
+
 def test_a_line_is_for_people(tmp_path):
     d = json.loads(to_line(make()))
     assert list(d)[0] == 'id' and d['messages'][1]['calls'][0] == dict(name='Bash', arguments=dict(command='ls\n"x"')) and d['exit_status'] == 'turn_limit'

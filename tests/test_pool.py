@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent_lab.pool import JudgeServer, LocalPool
+import cuda_agent_lab.pool as pool_module
+from cuda_agent_lab.build import Build
+from cuda_agent_lab.pool import InfraError, JudgeServer, LocalPool, Quiet, verdict_key
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task
 from cuda_agent_lab.workspace import Candidate, make_workspace, write_candidate
@@ -82,12 +84,78 @@ def test_a_judge_that_is_killed_is_replaced(pool):
 
 
 def test_a_candidate_that_is_killed_from_outside_is_tried_again(pool, tmp_path):
-    """The marker makes the first process kill itself without a trace, as the kernel's memory killer would; the second attempt is honest."""
-    slow = candidate(4, body=f'import os; os.path.exists({str(tmp_path/"go")!r}) and os.kill(os.getpid(), 9)')
-    (tmp_path/'go').touch()
-    threading.Timer(1.0, lambda: (tmp_path/'go').unlink()).start()
-    v = pool.judge(task(4), slow, UNTIMED)
-    assert v.correct or v.evidence['maybe'] and v.evidence['attempts'] == 2, v
+    """The first process takes the marker away and kills itself without a trace, as the kernel's memory killer would; the second attempt is honest."""
+    go = tmp_path/'go'
+    go.touch()
+    v = pool.judge(task(4), candidate(4, body=f'import os\n        if os.path.exists({str(go)!r}): os.unlink({str(go)!r}); os.kill(os.getpid(), 9)'), UNTIMED)
+    assert v.correct and v.evidence['attempts'] == 2, v
+
+
+def test_a_dead_baseline_is_not_the_candidates_fault(pool):
+    assert pool.judge(task(3), candidate(3), QUICK).correct
+    baseline = [c for h in pool.judges.values() for c in h.workers.values() if c.role == 'baseline']
+    assert baseline
+    for c in baseline: os.kill(c.pid, signal.SIGKILL)
+    v = pool.judge(task(3), candidate(3), QUICK)
+    assert v.correct and v.evidence['attempts'] == 2, v                        # infra_error, a fresh judge, correct
+    v = pool.judge(task(3), candidate(3), QUICK)
+    assert v.correct and v.evidence['attempts'] == 1, v
+
+
+def test_a_failing_compiler_of_torch_leaves_eager(pool):
+    """The reference ends the process as soon as it is traced, as a crash of torch.compile would."""
+    dies = Task('dies', 1, task(3).source.replace('return x*3.0', '\n        if torch.compiler.is_compiling(): end()\n        return x*3.0')
+                + 'import os\n@torch.compiler.assume_constant_result\ndef end(): os.kill(os.getpid(), 9)\n')
+    v = pool.judge(dies, candidate(3), JudgeOptions(max_pairs=9))
+    assert v.correct and v.speedup_compile is None and v.evidence['compile']['ok'] is False and v.evidence['attempts'] == 1, v
+
+
+@pytest.mark.parametrize('second, want', [('ok', 'ok'), ('killed', 'build_error'), ('other', 'infra_error')])
+def test_builds_that_the_machine_may_have_killed_are_repeated(pool, monkeypatch, second, want):
+    made = dict(ok=Build('ok', None, '', 0, False, '', 'c', 'cpu'), killed=Build('build_error', None, 'Killed', 0, False, '', 'c', 'cpu', sure=False),
+                other=Build('build_timeout', None, 'stopped', 0, False, '', 'c', 'cpu', sure=False))
+    turns = iter(['killed', second])
+    monkeypatch.setattr(pool_module, 'build', lambda *a, **k: made[next(turns)])
+    monkeypatch.setattr(pool_module, 'overloaded', lambda: False)
+    assert pool.build(candidate(2)).status == want
+
+
+def test_judges_share_the_pools_library(pool):
+    assert pool.judge(task(2), candidate(2), UNTIMED).correct
+    assert not any(Path(h.child.home, '.cache').exists() for h in pool.judges.values())
+
+
+def test_what_a_remembered_verdict_depends_on(monkeypatch):
+    key = verdict_key(task(2), candidate(2), UNTIMED)
+    monkeypatch.setattr(pool_module, 'device_name', lambda target: 'another')
+    other = verdict_key(task(2), candidate(2), UNTIMED)
+    monkeypatch.setattr(pool_module.cuda_agent_lab, '__version__', '9')
+    assert len({key, other, verdict_key(task(2), candidate(2), UNTIMED)}) == 3
+
+
+def test_an_interrupted_wait_blocks_nobody(monkeypatch):
+    q = Quiet('test-interrupt')
+    q.busy()
+    def interrupt(*a): raise KeyboardInterrupt
+    with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+        m.setattr(q.cond, 'wait', interrupt)
+        q.quiet()
+    assert q.waiting == 0 and not q.taken
+    q.busy(); q.idle(); q.idle()
+
+
+def test_an_episode_hears_of_a_broken_pool(tmp_path):
+    class Broken:
+        target = 'cpu'
+        def judge(self, *a): raise InfraError('no worker')
+    root = make_workspace(tmp_path/'ws', task(6))
+    write_candidate(root, candidate(6))
+    server = JudgeServer(Broken(), QUICK)
+    try:
+        token = server.open(root, task(6))['CALAB_TOKEN']
+        assert server.answer(dict(op='profile', token=token))['exit'] == 3
+        assert [v.status for _, v in server.verdicts(root)] == ['infra_error']
+    finally: server.close()
 
 
 def test_nothing_is_left_behind(cache):

@@ -1,10 +1,15 @@
 """The referee against candidates of many kinds, honest and not, through a real pool (target cpu, c ABI)."""
+import time
+
 import pytest
 
+from cuda_agent_lab.draws import Reference
+from cuda_agent_lab.exchange import InfraFailed, Side
 from cuda_agent_lab.pool import LocalPool
-from cuda_agent_lab.referee import JudgeOptions
+from cuda_agent_lab.referee import Judge, JudgeOptions
 from cuda_agent_lab.tasks import Task
 from cuda_agent_lab.verdict import Verdict
+from cuda_agent_lab.wire import Channel
 from cuda_agent_lab.workspace import Candidate
 
 QUICK = JudgeOptions(compile=False, max_pairs=9, timeout=60)
@@ -102,6 +107,12 @@ BAD = {
     'incomplete_output': dict(code=CODE.replace('j < d; ++j) q[j]', 'j < d - 1; ++j) q[j]')),
     'tamper': dict(model='import time, torch\ntime.perf_counter = lambda: 0.0\n' + MODEL),
     'no_result': dict(model='import os\nprint("PASS")\nos._exit(0)\n' + MODEL),
+    'import of the lab': dict(model=MODEL.replace('import torch,', 'import cuda_agent_lab.worker, torch,'), want='tamper'),
+    'blinded watch': dict(model='import sys\nsys.modules["cuda_agent_lab.worker"].OperatorWatch.__torch_dispatch__ = lambda s, f, t, a=(), k=None: f(*a, **(k or {}))\n'
+                          + MODEL.replace('return out', 'return x*torch.rsqrt((x*x).mean(-1, keepdim=True) + 1e-6)'), want='tamper'),
+    'damaged report': dict(model='import sys\nsys.modules["cuda_agent_lab.worker"].Worker.collect = '
+                           'lambda s, o: dict(tree={"tensor": 0}, kinds=["torch.Tensor"], tensors=[5], copied=True)\n' + MODEL, want='tamper'),
+    'launch_error': dict(code=CODE + 'extern "C" const char* calab_last_error() { return "invalid configuration argument"; }'),      # as a CUDA library says it
     'reference_access': dict(model='import model\n' + MODEL),
     'path_escape': dict(model='open("../escaped.txt", "w").write("x")\n' + MODEL),
     'process_spawn': dict(model='import subprocess\nsubprocess.run(["true"])\n' + MODEL),
@@ -186,3 +197,59 @@ def test_paper_tolerance_lets_more_through(pool):
     c = candidate(**BAD['precision'])
     v = pool.judge(RMS, c, JudgeOptions(compile=False, timing=False, tolerance='paper'))
     assert v.correct and v.evidence['tolerance'] == 'paper', v
+
+
+MEMO = MODEL.replace('        out = torch', '        if x is self.__dict__.get("seen"): return self.last\n        time.sleep(.003)\n        out = torch').replace(
+    'return out', 'self.__dict__.update(seen=x, last=out)\n        return out').replace('import torch', 'import time, torch')
+
+
+def test_a_memo_by_identity_of_the_argument_gains_nothing(pool):
+    """Checked and timed calls look alike: each has new tensor objects, so this candidate sleeps in every one of them."""
+    v = pool.judge(RMS, candidate(model=MEMO), QUICK)
+    assert v.correct and v.milestone == 1 and v.timing['candidate'].median_ms > 3, v
+
+
+UNGUARDED = 'from torch.utils._python_dispatch import _get_current_dispatch_mode as mode\n' + MODEL.replace(
+    '        out = torch', '        if mode() is None and "last" in self.__dict__: return self.last\n        out = self.__dict__["last"] = torch')
+
+
+@pytest.mark.parametrize('tolerance', ['strict', 'paper'])
+def test_outputs_of_timed_calls_count(pool, tolerance):
+    """Stale only where nobody watches the operators: in timed calls."""
+    v = pool.judge(RMS, candidate(model=UNGUARDED), JudgeOptions(compile=False, max_pairs=9, tolerance=tolerance))
+    assert v.status == 'rejected' and v.reason in ('stale_output', 'wrong_result'), v
+
+
+def test_little_time_is_no_milestone(pool):
+    """The limit leaves no time for pairs: five are taken all the same, and they decide only what is far away."""
+    v = pool.judge(RMS, candidate(), JudgeOptions(compile=False, timeout=4.9))
+    assert v.correct and v.timing['candidate'].n >= 5, v
+    s = v.speedup_eager
+    assert s['n'] >= 9 or s['lo'] <= 1 or s['lo'] > 1.8, v
+
+
+def test_a_worker_that_dies_before_the_candidate_is_loaded_is_our_fault():
+    class Dead:
+        role = 'candidate'
+        def __init__(self):
+            self.channel, other = Channel.pair()
+            other.close()
+        def exit(self, wait=0): return -9
+        def output(self): return ''
+        def kill(self): self.channel.close()
+    ref = Reference(RMS.source)
+    ref.build(1)
+    with pytest.raises(InfraFailed, match='SIGKILL'): Side(Dead(), ref, ref.fill(ref.draw(1, 'draw')), UNTIMED, 'forward')
+
+
+def test_waiting_is_not_the_candidates_time():
+    j = Judge(RMS.source, UNTIMED, None)
+    j.start, j.seconds, j.unpaid_seconds, j.opts_now = time.monotonic(), {}, 0.0, JudgeOptions(timeout=10)
+    with j.unpaid('wait'): time.sleep(.3)
+    assert j.left() > 9.9 and j.seconds['wait'] >= .3
+
+
+def test_a_seed_repeats_the_gate_and_the_weights():
+    linear = task('return self.f(x)', init='self.f = nn.Linear(128, 8)').source
+    a, b, c = (Judge(linear, JudgeOptions(seed=s), None).ref for s in (5, 5, 6))
+    assert a.varies == b.varies != c.varies and a.init_seed == b.init_seed and not a.rotate

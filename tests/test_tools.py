@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cuda_agent_lab import tools
+from cuda_agent_lab import shell, tools
 from cuda_agent_lab.shell import MARK, family, kill_family
 from cuda_agent_lab.tools import Toolbox, ToolLimits, tool_specs
 
@@ -81,6 +81,32 @@ def test_forged_end(box):
     "A command cannot write to the pipe that tells the end"
     out = ok(box, 'Bash', command="for fd in $(ls /proc/$BASHPID/fd); do [ $fd -gt 2 ] && [ $fd -lt 10 ] && printf '0 /\\0' >&$fd; done 2>/dev/null; sleep .2; echo real")
     assert out.endswith('real') and ok(box, 'Bash', command='pwd') == box.root
+
+
+def test_what_a_command_writes_into_the_report_ends_the_session(box):
+    for cmd in ('for f in /proc/$$/fd/*; do echo hi > $f; done', "for f in /proc/$$/fd/*; do printf '0 /etc\\0' > $f; done",
+                'for f in /proc/$$/fd/*; do [ $f = ${f%/[012]} ] && timeout 1 head -c 1000000 /dev/zero | tr "\\0" x > $f & done 2>/dev/null; wait'):
+        out = ok(box, 'Bash', command=cmd + ' 2>/dev/null')
+        assert 'the session ended' in out and 'started again in the workspace' in out, out
+        assert ok(box, 'Bash', command='echo on; (exit 3)') == 'on\n[exit status 3]' and ok(box, 'Bash', command='pwd') == box.root
+    assert ok(box, 'Bash', command='PWD=') == ok(box, 'Bash', command='unset PWD') == '(no output)' and ok(box, 'Bash', command='echo on') == 'on'
+
+
+def test_waiting_for_the_judge_is_not_the_commands_time(tmp_path):
+    waiting = []
+    waited = lambda: sum(time.monotonic() - t for t in waiting)
+    with Toolbox(tmp_path, limits=ToolLimits(bash_timeout=.4), waited=waited) as b:
+        waiting.append(time.monotonic())
+        assert ok(b, 'Bash', command='sleep .8; echo judged') == 'judged'
+        waiting.clear(); t = time.monotonic()
+        assert 'killed after 0.4 s' in ok(b, 'Bash', command='sleep 60') and time.monotonic() - t < 3
+
+
+def test_patience_has_an_end(tmp_path, monkeypatch):
+    "A command that asks for one judgement after the other"
+    monkeypatch.setattr(shell, 'PATIENCE', .3)
+    with Toolbox(tmp_path, limits=ToolLimits(bash_timeout=.2), waited=time.monotonic) as b:
+        t = time.monotonic(); assert 'killed' in ok(b, 'Bash', command='sleep 60'); assert .4 < time.monotonic() - t < 3
 
 
 def test_timeout_leaves_nothing(box):
@@ -267,6 +293,27 @@ def test_read_before_write(box):
     assert 'has changed' in no(box, 'Edit', file_path='a.txt', old_string='newer', new_string='x')
     ok(box, 'Write', file_path='kernels/deep/k.cu', content='k'); assert open(f'{box.root}/kernels/deep/k.cu').read() == 'k'
     assert 'surrogate' in no(box, 'Write', file_path='s.txt', content='\ud800')
+
+
+def test_text_that_is_no_text(box):
+    "Half of a surrogate pair, NUL characters, names that are not UTF-8: one sentence or readable text, never an exception"
+    for name, args in dict(Bash=dict(command='echo \ud800'), Read=dict(file_path='\ud800'), Write=dict(file_path='\udfff.txt', content=''), Glob=dict(pattern='\ud800'),
+                           Grep=dict(pattern='a', glob='*\udc00'), BashOutput=dict(bash_id='\ud800'), TodoWrite=dict(todos=[dict(content='\ud800', status='pending')]),
+                           Edit=dict(file_path='model.py', old_string='\ud800', new_string='')).items(): assert 'surrogate' in no(box, name, **args)
+    for name, args in [('B\ud800', {}), ('Bash', {'\ud800': 1}), ('Grep', dict(pattern='a\0b'))]: no(box, name, **args).encode()
+    assert ok(box, 'Bash', command="echo '\ud83d\ude00 ü'".encode('utf-16', 'surrogatepass').decode('utf-16')).encode()
+    ok(box, 'Bash', command="printf 'two\n' > $'n\\xff.txt'; mkdir $'d\\xff'; cd $'d\\xff'")
+    for name, args in [('Glob', dict(pattern='*')), ('Grep', dict(pattern='two')), ('Bash', dict(command='exit 1'))]: ok(box, name, **args).encode()
+    assert ok(box, 'Bash', command='basename "$PWD" | od -An -tx1 | head -c 6') == ' 64 ff', 'the same folder'
+    ok(box, 'Write', file_path='s.ipynb', content='{"cells": [{"id": 1, "source": "\\ud800"}]}')
+    assert 'surrogate' in no(box, 'NotebookEdit', notebook_path='s.ipynb', cell_id='0', new_source='', edit_mode='insert')
+    assert 'has no cell' in no(box, 'NotebookEdit', notebook_path='s.ipynb', cell_id='x', new_source='')
+    ok(box, 'Write', file_path='deep.ipynb', content='[' * 100_000); no(box, 'NotebookEdit', notebook_path='deep.ipynb', cell_id='0', new_source='')
+
+
+def test_a_command_line_that_is_too_long(box):
+    "The agent's doing, so it is no failure of the machine"
+    no(box, 'Grep', pattern='x' * 300_000); no(box, 'Bash', command='# ' + 'x' * 300_000, run_in_background=True)
 
 
 def test_multi_edit_is_atomic(box):
