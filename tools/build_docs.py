@@ -45,7 +45,9 @@ def process(path):
     nb = read_nb(exec_/path.name)
     nb.path_ = path
     FilterDefaults()(nb)
-    for c in nb.cells: c.pop('has_sd', None)   # nbdev leaves this key in, and it is not valid nbformat
+    for c in nb.cells:
+        c.pop('has_sd', None)   # nbdev leaves this key in, and it is not valid nbformat
+        if c.cell_type == 'markdown': c.source = c.source.replace('](../figures/', '](figures/')
     write_nb(nb, proc/path.name)
 
 
