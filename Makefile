@@ -43,7 +43,7 @@ evaluate: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -q tests
-	$(BIN)/nbdev_test --n_workers 2
+	$(BIN)/nbdev_test --n-workers 2
 	rm -rf runs/smoke-test
 	$(MAKE) train PRESET=smoke OUT=runs/smoke-test
 	$(BIN)/python tools/build_docs.py
