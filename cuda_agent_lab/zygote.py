@@ -147,7 +147,7 @@ def zygote_main(fd: int, root: str, preload: tuple):
 # %% ../nbs/08_zygote.ipynb #15b52e7b
 class Child:
     "A forked child as the driver (or a judge in the same process) sees it: a channel, and how it ended."
-    def __init__(self, zygote: 'Zygote', role: str, pid: int, home: str, sock: socket.socket):
+    def __init__(self, zygote, role: str, pid: int, home: str, sock: socket.socket):
         self.zygote, self.role, self.pid, self.home = zygote, role, pid, home
         self.sock, self.channel, self.status, self.text = sock, Channel(sock), None, ''
 

@@ -7,7 +7,7 @@
 2. run nbdev's doc processors and docstatic.StaticOutputs on them            -> _proc/
 3. render with `quarto render`, else `smalldocs render` (same _quarto.yml)   -> _docs/
 """
-import os, shutil, subprocess, sys, time
+import ast, os, re, shutil, subprocess, sys, time
 from pathlib import Path
 os.environ['IN_TEST'] = '1'
 os.environ.setdefault('PLOTLY_RENDERER', 'plotly_mimetype')
@@ -41,9 +41,19 @@ def execute(path):
     nbformat.write(nb, exec_/path.name)
 
 
+def only_imports_run(nb):
+    "nbdev runs every cell that holds an import, to know the names that it documents; an example among them needs what came before it, so it is kept out."
+    for c in nb.cells:
+        if c.cell_type != 'code' or re.match(r'#\|\s*export', c.source): continue
+        try: body = ast.parse(c.source).body
+        except SyntaxError: continue                     # IPython magics
+        if not all(isinstance(s, (ast.Import, ast.ImportFrom)) for s in body): c.source = '#| eval: false\n' + c.source
+
+
 def process(path):
     nb = read_nb(exec_/path.name)
     nb.path_ = path
+    only_imports_run(nb)
     FilterDefaults()(nb)
     for c in nb.cells:
         c.pop('has_sd', None)   # nbdev leaves this key in, and it is not valid nbformat
