@@ -8,7 +8,8 @@ Docs: https://example.github.io/cuda_agent_lab/policies.html.md"""
 __all__ = ['OPEN', 'CLOSE', 'format_call', 'format_message', 'parse_reply', 'TemplateError', 'Template', 'uniforms', 'choose',
            'sample', 'LocalPolicy', 'logp_gap']
 
-# %% ../nbs/35_policies.ipynb #3d382969
+# %% ../nbs/35_policies.ipynb #612deb2c
+import contextlib
 import hashlib
 import json
 import time
@@ -20,7 +21,7 @@ from .agent import Reply
 from .episodes import Message, ToolCall
 from .model import cache_argument, hidden_states, lm_head_weight
 
-# %% ../nbs/35_policies.ipynb #9494854d
+# %% ../nbs/35_policies.ipynb #233d1be9
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _decoder = json.JSONDecoder()
 
@@ -69,7 +70,7 @@ def parse_reply(text: str) -> tuple[str, tuple[ToolCall, ...]]:
         calls.append(call)
     return content + text[at:], tuple(calls)
 
-# %% ../nbs/35_policies.ipynb #b52740de
+# %% ../nbs/35_policies.ipynb #4139f371
 class TemplateError(ValueError):
     "A chat template that cannot be used for what was asked."
 
@@ -138,7 +139,7 @@ class Template:
             raise TemplateError(f"the chat template renders the first {known} messages differently once more follow; episodes cannot be trained as one sequence with it")
         return self.encode(("" if last_id == self.end_id else self.end_text) + self.tail + full[len(base):])
 
-# %% ../nbs/35_policies.ipynb #88ff1cac
+# %% ../nbs/35_policies.ipynb #73763f2f
 def uniforms(seed: int, turn: int, n: int) -> torch.Tensor:
     "float64 [n] in [0, 1): the random numbers of one turn of one episode, the same on every machine."
     key = int.from_bytes(hashlib.sha256(f"{seed}/{turn}".encode()).digest()[:8], "little") >> 1
@@ -151,13 +152,26 @@ def choose(logp: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     target = u[:, None] * cdf[:, -1:]
     return torch.searchsorted(cdf, target, right=True).squeeze(1).clamp(max=logp.shape[1] - 1)
 
-# %% ../nbs/35_policies.ipynb #9cd6ba9f
+# %% ../nbs/35_policies.ipynb #f2fda2e5
 def _left_pad(prompts: list[list[int]], pad: int, device) -> tuple[torch.Tensor, torch.Tensor]:
     "Ids and attention mask, int64 [B, L], every prompt at the right end."
     length = max(map(len, prompts))
     ids = torch.tensor([[pad] * (length - len(p)) + list(p) for p in prompts], device=device)
     mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in prompts], device=device)
     return ids, mask
+
+
+@contextlib.contextmanager
+def _few_threads(model):
+    """One CPU thread while a small model decodes. A step is many products of microseconds; threads that wait for each other after each of
+    them gain little on an idle machine (0.5 s became 0.4 s) and lose everything on a busy one (59 s instead of 1 s was seen)."""
+    threads, small = torch.get_num_threads(), sum(p.numel() for p in model.parameters()) < 20e6
+    if small and next(model.parameters()).device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @torch.no_grad()
@@ -197,7 +211,7 @@ def sample(model, prompts: list[list[int]], u: torch.Tensor, room: list[int], st
         position = position[:, -1:] + 1
     return out, logs
 
-# %% ../nbs/35_policies.ipynb #0e923ea3
+# %% ../nbs/35_policies.ipynb #4c809833
 class LocalPolicy:
     """Any Hugging Face causal LM with a chat template as a policy for the agent loop.
 
@@ -242,7 +256,9 @@ class LocalPolicy:
         todo = [i for i, r in enumerate(room) if r > 0]
         for k in range(0, len(todo), self.batch):
             rows = todo[k:k + self.batch]
-            for i, new, logp in zip(rows, *self._sample([conversations[i] for i in rows], [room[i] for i in rows])):
+            with _few_threads(self.model):
+                sampled = self._sample([conversations[i] for i in rows], [room[i] for i in rows])
+            for i, new, logp in zip(rows, *sampled):
                 self._append(conversations[i], new, logp, True)
                 ended = new[-1] in self.stop
                 text = self.tok.decode(new[:-1] if ended else new, skip_special_tokens=False)
@@ -278,7 +294,7 @@ class LocalPolicy:
             known = k + 1
         return np.array(ids, np.int32), np.array(mask, bool), np.array(turn, np.int16)
 
-# %% ../nbs/35_policies.ipynb #c0888aca
+# %% ../nbs/35_policies.ipynb #94b6be32
 @torch.no_grad()
 def logp_gap(model, episodes, temperature: float = 1.0) -> float:
     "Largest |sampler's log-probability - a plain forward pass| over the sampled tokens of episodes or conversations."
