@@ -195,7 +195,7 @@ class Side:
         self.arena.memory[self.outbox[0]:sum(self.outbox)].fill_(255)           # NaN in every float type
 
     def call(self, which: str, seconds: float, guard=False, collect=False, flush=False, empty=False) -> dict:
-        "One forward: {'ms': the judge's wall clock, ...what the worker adds}."
+        "One forward: {'ms': the judge's wall clock, 'after_ms': from then until all is handed over, ...what the worker adds}."
         if collect: self.poison()
         self.sync()
         self.send(dict(op='call', which=which, guard=guard, collect=collect, flush=flush, empty=empty, reset=self.ref.stateful))
@@ -211,6 +211,9 @@ class Side:
         except OSError: raise self.fault(ended(self.child, self.what)) from None
         if not back: raise self.fault(ended(self.child, self.what))
         answer = self.answer(self.what, 60)
+        if collect and back == nonce:
+            self.send(dict(op='collect'))
+            answer |= self.answer(self.what, 60)
         after_ms = (time.perf_counter_ns() - stop)/1e6
         if back != nonce: raise self.fault(rejected('tamper', f'{self.what} answered on the private channel in place of the worker'))
         names = ('ops', 'notes', 'replaced')*guard + ('tree', 'kinds', 'tensors', 'copied')*collect + ('device_ms',)*self.cuda

@@ -172,7 +172,7 @@ class Worker:
     def __init__(self, channel: Channel, home: str, trusted: bool):
         self.channel, self.home, self.trusted = channel, home, trusted
         self.models, self.notes, self.watches, self.before = {}, {}, [], {}
-        self.args, self.memory, self.flush, self.device = [], None, None, 'cpu'
+        self.args, self.out, self.memory, self.flush, self.device = [], None, None, None, 'cpu'
         self.last_error = lambda: None
         self.delay = 1_000_000       # cycles of the device before a timed call: 0.5 ms at 2 GHz
 
@@ -282,7 +282,7 @@ class Worker:
             self.delay = max(self.delay, 4*min(host, 5_000_000))                  # twice the host's time, 10 ms at most
         answer = dict(device_ms=events[0].elapsed_time(events[1]), host_ms=host/1e6) if cuda else {}
         if m['guard']: answer |= dict(ops=dict(list(watch.seen.items())[:20]), notes=self.notes, replaced=replaced(self.before)[:5])
-        if m['collect']: answer |= self.collect(out)
+        self.out = out if m['collect'] else None
         return answer
 
     def wait_go(self, sock) -> bytes:
@@ -295,9 +295,9 @@ class Worker:
         if len(data) < 8: raise WireClosed('the judge has gone')
         return data
 
-    def collect(self, out) -> dict:
-        "Describe the outputs and copy them, packed, into the outbox."
-        tensors = []
+    def collect(self, m: dict, fds: list):
+        "Describe the outputs of the last call and copy them, packed, into the outbox."
+        out, self.out, tensors = self.out, None, []
         tree = encode(out, tensors)
         kinds = [type(t).__module__ + '.' + type(t).__name__ for t in tensors]
         info = dict(tree=tree, kinds=kinds, tensors=[[str(t.dtype)[6:], list(t.shape)] for t in tensors], copied=False)
@@ -314,7 +314,7 @@ class Worker:
 
     def serve(self):
         "Answer frames until the other side closes the channel."
-        ops = dict(open=self.open, load=self.load, reset=self.reset, compile=self.compile, args=self.args_, call=self.call)
+        ops = dict(open=self.open, load=self.load, reset=self.reset, compile=self.compile, args=self.args_, call=self.call, collect=self.collect)
         while True:
             try: m, fds = self.channel.recv(None, keep=1)
             except WireError: return
