@@ -70,7 +70,7 @@ def cmd_script(args) -> int:
     if args.command == 'compile':
         with LocalPool(target=args.target) as pool: b = pool.build(read_candidate(args.dir))
         if b.status == 'ok': install(b, args.dir)
-        print(f'ok {b.seconds:.1f} s' if b.status == 'ok' else b.log or b.status)
+        print('ok' if b.status == 'ok' else b.log or b.status)
         return 0 if b.status == 'ok' else 1
     v = judge_folder(args)
     print(report(v))

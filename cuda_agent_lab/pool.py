@@ -358,21 +358,25 @@ class JudgeServer:
         "One request: {'op', 'token'} -> {'exit', 'text'}."
         with self.lock: space = self.spaces.get(m.get('token')) if isinstance(m.get('token'), str) else None
         if space is None: return dict(exit=2, text='this workspace is not open for judging')
-        root, task, got = space
+        exit, text = self._run(m.get('op'), *space)
+        return dict(exit=exit, text=text.replace(f'{space[0]}/', '').replace(str(space[0]), 'the workspace'))   # where a workspace lies is chance, and nothing to learn
+
+    def _run(self, op, root: Path, task: Task, got: list) -> tuple[int, str]:
+        "Do one operation: exit status and text."
         try: candidate = read_candidate(root)
-        except CandidateError as e: return dict(exit=2, text=str(e))
+        except CandidateError as e: return 2, str(e)
         try:
-            if m.get('op') == 'compile':
+            if op == 'compile':
                 b = self.pool.build(candidate, self.options.target)
                 if b.status == 'ok': install(b, root)                    # so that the agent's own tests can import it
-                return dict(exit=0, text=f'ok {b.seconds:.1f} s') if b.status == 'ok' else dict(exit=1, text=b.log or b.status)
-            if m.get('op') not in ('verify', 'profile'): return dict(exit=2, text='the operation must be compile, verify or profile')
-            v = self.pool.judge(task, candidate, replace(self.options, timing=m['op'] == 'profile' and self.options.timing))
+                return (0, 'ok') if b.status == 'ok' else (1, b.log or b.status)
+            if op not in ('verify', 'profile'): return 2, 'the operation must be compile, verify or profile'
+            v = self.pool.judge(task, candidate, replace(self.options, timing=op == 'profile' and self.options.timing))
         except InfraError as e:
             with self.lock: got.append((candidate, Verdict('infra_error', message=str(e), task=task.hash, candidate=candidate.hash)))
-            return dict(exit=3, text=f'the judge is not available: {e}')
+            return 3, f'the judge is not available: {e}'
         with self.lock: got.append((candidate, v))
-        return dict(exit=0 if v.correct else 1, text=report(v))
+        return (0 if v.correct else 1), report(v)
 
     def close(self, workspace=None):
         "Forget a workspace, or everything."

@@ -13,7 +13,7 @@ from cuda_agent_lab.episodes import Message, ToolCall
 from cuda_agent_lab.model import ModelConfig, load_model, make_model, save_model, train_tokenizer
 from cuda_agent_lab.policies import LocalPolicy, Template, TemplateError, format_call, format_message, logp_gap, parse_reply, sample, uniforms
 
-TEXTS = ['int main() { return 0; }\n', '<tool_call>{"name": "Bash", "arguments": {"command": "utils/compile.sh"}}</tool_call>', "ok 0.4 s", "task: softmax over rows"] * 3
+TEXTS = ['int main() { return 0; }\n', '<tool_call>{"name": "Bash", "arguments": {"command": "utils/compile.sh"}}</tool_call>', "ok", "task: softmax over rows"] * 3
 SMALL = ModelConfig(vocab=300, hidden=32, layers=2, heads=2, kv_heads=1, ff=64, context=160)
 
 
@@ -32,7 +32,7 @@ def conversation(text, seed, **kw):
 def play(policy, talks, turns=2):
     for _ in range(turns):
         for c, r in zip(talks, policy.act(talks)):
-            c.messages += [Message("assistant", r.content, r.calls), Message("tool", "ok 0.4 s")]
+            c.messages += [Message("assistant", r.content, r.calls), Message("tool", "ok")]
     return talks
 
 

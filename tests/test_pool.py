@@ -207,6 +207,9 @@ def test_scripts_in_a_workspace_reach_the_judge(pool, tmp_path):
         p = run('profile.py')
         assert p.returncode == 1 and p.stdout.startswith('rejected wrong_result'), p
         assert [v.correct for _, v in server.verdicts(root)] == [True, True, False]
+        (root/'model_new.py').unlink()
+        p = run('verify.py')
+        assert p.returncode == 2 and p.stdout and str(tmp_path) not in p.stdout, p
         server.close(root)
         assert run('verify.py').returncode == 2
     finally: server.close()
