@@ -37,6 +37,7 @@ train: $(READY)
 	$(BIN)/papermill nbs/train.ipynb $(OUT)/train.ipynb -k python3 --log-output --no-progress-bar \
 	  -p preset $(PRESET) -p seed $(SEED) -p out $(OUT)
 
+evaluate: OUT = runs/evaluate
 evaluate: $(READY)
 	mkdir -p $(OUT)
 	$(BIN)/papermill nbs/evaluate.ipynb $(OUT)/evaluate.ipynb -k python3 --log-output --no-progress-bar -p out $(OUT)

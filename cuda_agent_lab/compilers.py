@@ -6,7 +6,7 @@ Docs: https://example.github.io/cuda_agent_lab/compilers.html.md"""
 
 # %% auto #0
 __all__ = ['CPU_FLAGS', 'LAST_ERROR', 'find_gxx', 'find_nvcc', 'compiler_version', 'allowed_env', 'clean_env', 'cpu_features',
-           'visible', 'gpus', 'native_arch', 'sources', 'Recipe', 'NotRunnable', 'cuda_home', 'nvidia_packages',
+           'visible', 'Gpu', 'gpus', 'native_arch', 'sources', 'Recipe', 'NotRunnable', 'cuda_home', 'nvidia_packages',
            'cuda_libraries', 'torch_setup', 'recipe']
 
 # %% ../nbs/02_compilers.ipynb #837bb7cc
@@ -75,10 +75,18 @@ def visible(text: str | None, uuids: list) -> list:
         chosen.append(index)
     return chosen
 
+@dataclass(frozen=True)
+class Gpu:
+    "What NVML says about a device."
+    name: str
+    capability: tuple        # (major, minor)
+    uuid: str
+    memory: int              # bytes in all
+
 @functools.lru_cache
 def _gpus(text: str | None) -> tuple:
     import ctypes
-    number, handle, major, minor = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+    number, handle, major, minor, memory = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int(), (ctypes.c_ulonglong * 3)()
     found, buffer = [], ctypes.create_string_buffer(128)
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -90,22 +98,22 @@ def _gpus(text: str | None) -> tuple:
                 return ()
             for ask in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName):
                 words.append(buffer.value.decode() if ask(handle, buffer, 128) == 0 else "")
-            if nvml.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)):
+            if nvml.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) or nvml.nvmlDeviceGetMemoryInfo(handle, memory):
                 return ()
-            found.append((*words, (major.value, minor.value)))
+            found.append(Gpu(words[1], (major.value, minor.value), words[0], memory[0]))
     except (OSError, AttributeError):
         return ()
-    return tuple(found[i][1:] for i in visible(text, [f[0] for f in found]))
+    return tuple(found[i] for i in visible(text, [g.uuid for g in found]))
 
 def gpus() -> tuple:
-    "(name, (major, minor)) of each GPU that CUDA_VISIBLE_DEVICES leaves, asked through NVML: makes no CUDA context."
+    "The `Gpu`s that CUDA_VISIBLE_DEVICES leaves, asked through NVML: makes no CUDA context."
     return _gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 def native_arch() -> str:
     "nvcc's architecture of the first GPU, 'sm_90' where there is none. Makes no CUDA context."
     if not gpus():
         return "sm_90"
-    major, minor = gpus()[0][1]
+    major, minor = gpus()[0].capability
     # From 9.0 on, the 'a' variants have the instructions of exactly this chip (wgmma, TMA multicast).
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 

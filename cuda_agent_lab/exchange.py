@@ -27,7 +27,10 @@ class Failed(Exception):
 
 
 class InfraFailed(Exception):
-    "A worker failed that had not yet run candidate code (or never does): nothing was learned about the candidate."
+    "A worker failed that had not yet run candidate code (or never does): nothing was learned about the candidate. `told`: it lives, and said so itself."
+    def __init__(self, message: str, told: bool = False, memory: bool = False):
+        super().__init__(message)
+        self.told, self.memory = told, memory          # memory: for want of it
 
 
 def rejected(reason: str, message: str, **evidence) -> Failed:
@@ -35,15 +38,15 @@ def rejected(reason: str, message: str, **evidence) -> Failed:
     return Failed('rejected', reason, message, **evidence)
 
 # %% ../nbs/11_exchange.ipynb #3b2872c0
-def failure(error: dict, during: str) -> Failed:
-    "An error frame of a worker as a rejection."
+def failure(error: dict, during: str, shared: bool = False) -> Failed:
+    "An error frame of a worker as a rejection. shared: others use the device too, and may have caused what looks like a want of memory or a fault of it."
     kind, text, trace = (v if isinstance(v := error.get(k), str) else '' for k in ('kind', 'text', 'trace'))
     text, extra = tidy(text, 500), dict(trace=tidy(trace))
-    if kind == 'out_of_memory': return rejected('out_of_memory', f'{during} ran out of memory: {text}', **extra)
+    if kind == 'out_of_memory': return rejected('out_of_memory', f'{during} ran out of memory: {text}', maybe=shared, **extra)
     if kind == 'reference_access':
         return rejected('reference_access', f'{during} asks for the reference, which is not there: {text}; write the computation yourself', **extra)
     if kind == 'exit': return rejected('no_result', f'{during} ended the process instead of returning a result ({text})', **extra)
-    if kind == 'launch_error': return rejected('launch_error', f'{during}: {text}', **extra)
+    if kind == 'launch_error': return rejected('launch_error', f'{during}: {text}', maybe=shared and bool(re.search('ECC|unavailable|lost', text)), **extra)
     return rejected('crash', f'{during} raises {text}', **extra)
 
 
@@ -130,15 +133,15 @@ class Side:
             self.send(dict(op='open', device=self.ref.device, threads=threads_of(opts), precision=opts.precision, arena=info, memory=memory,
                            flush=max(flush, 1 << 26)), fds)
             try: self.answer('start of the worker', 120)
-            except InfraFailed:
+            except InfraFailed as e:
                 self.arena.close()
-                if via != 'ipc': raise
+                if via != 'ipc' or e.memory: raise
             else: break
         self.write_state()
 
-    def fault(self, failed: Failed) -> Exception:
+    def fault(self, failed: Failed, told: bool = False) -> Exception:
         "The exception for a failure of this side."
-        return InfraFailed(f'{self.what}: {failed.message}') if self.ours else failed
+        return InfraFailed(f'{self.what}: {failed.message}', told, failed.reason == 'out_of_memory') if self.ours else failed
 
     def send(self, m: dict, fds: tuple = ()):
         "One frame to the worker."
@@ -151,79 +154,94 @@ class Side:
         except WireTimeout: raise self.fault(Failed('timeout', '', f'{during} did not end within {seconds:.0f} s')) from None
         except WireClosed: raise self.fault(ended(self.child, during)) from None
         except WireError as e: raise self.fault(rejected('tamper', f'{during}: {e} on the private channel')) from None
-        if 'error' in m: raise self.fault(failure(m['error'] if isinstance(m['error'], dict) else {}, during))
+        if 'error' in m: raise self.fault(failure(m['error'] if isinstance(m['error'], dict) else {}, during, self.cuda), told=True)
         return m
-
-    def load(self, files, main: str, cls: str, library: str, watch: bool, seconds: float):
-        "Load the module and give it the weights. From here on a side with a candidate answers for itself."
-        ts, start = layout(self.ref.init_tensors, self.inputs_at)
-        if start > self.outbox[0]: raise TaskInvalid('get_init_inputs() gives tensors that are larger than the inputs')
-        for t, s in zip(self.ref.init_tensors, ts): run(at(self.arena.memory, s)).copy_(run(t))
-        self.sync()
-        state = {k: asdict(s) for k, s in zip(self.ref.state, self.specs)}
-        self.ours = self.child.role != 'candidate'
-        self.send(dict(op='load', files=files, main=main, cls=cls, seed=self.ref.init_seed, init=self.ref.init_tree, tensors=[asdict(s) for s in ts],
-                       watch=watch, state=state, dtype=str(self.ref.dtype)[6:] if self.ref.dtype else '', library=library))
-        return self.answer(f'loading {main}', seconds)
 
     def sync(self):
         "Wait until the device has done what the judge asked of it."
         if self.cuda: torch.cuda.synchronize()
 
-    def write_state(self):
-        "The judge's weights and buffers into the arena."
-        for v, s in zip(self.ref.state.values(), self.specs):
-            if v.numel(): at(self.arena.memory, s).copy_(v)
-        self.sync()
-
-    def write(self, draw: Draw, scale: float = 1.0):
-        "Fresh values (float inputs times `scale`) into the worker's input buffers; describes them first if they lie otherwise than before."
-        lies = lambda d: [(t.shape, t.stride(), t.dtype) for t in d.tensors]
-        if self.draw is None or self.draw is not draw and (self.draw.tree != draw.tree or lies(self.draw) != lies(draw)):
-            self.arg_specs, end = layout(draw.tensors, self.inputs_at)
-            if end > self.outbox[0]: raise TaskInvalid('get_inputs() gives inputs of very different sizes')
-            self.send(dict(op='args', tree=draw.tree, specs=[asdict(s) for s in self.arg_specs], outbox=self.outbox))
-            self.answer('arguments', 60)
-            self.views = [at(self.arena.memory, s) for s in self.arg_specs]
-        self.draw = draw
-        for v, t in zip(self.views, draw.tensors):
-            if scale != 1 and t.is_floating_point(): torch.mul(run(t), scale, out=run(v))
-            else: run(v).copy_(run(t))
-
-    def poison(self):
-        "Fill the outbox with NaN."
-        self.arena.memory[self.outbox[0]:sum(self.outbox)].fill_(255)           # NaN in every float type
-
-    def call(self, which: str, seconds: float, guard=False, collect=False, flush=False, empty=False) -> dict:
-        "One forward: {'ms': the judge's wall clock, 'after_ms': from then until all is handed over, ...what the worker adds}."
-        if collect: self.poison()
-        self.sync()
-        self.send(dict(op='call', which=which, guard=guard, collect=collect, flush=flush, empty=empty, reset=self.ref.stateful))
-        self.answer(self.what, 60)
-        nonce, sock = os.urandom(8), self.channel.sock
-        self.channel.timeout(seconds)
-        try:
-            start = time.perf_counter_ns()
-            sock.sendall(nonce)
-            back = sock.recv(8)
-            stop = time.perf_counter_ns()
-        except BlockingIOError: raise self.fault(Failed('timeout', '', f'{self.what} did not return within {seconds:.0f} s')) from None
-        except OSError: raise self.fault(ended(self.child, self.what)) from None
-        if not back: raise self.fault(ended(self.child, self.what))
-        answer = self.answer(self.what, 60)
-        if collect and back == nonce:
-            self.send(dict(op='collect'))
-            answer |= self.answer(self.what, 60)
-        after_ms = (time.perf_counter_ns() - stop)/1e6
-        if back != nonce: raise self.fault(rejected('tamper', f'{self.what} answered on the private channel in place of the worker'))
-        names = ('ops', 'notes', 'replaced')*guard + ('tree', 'kinds', 'tensors', 'copied')*collect + ('device_ms',)*self.cuda
-        if bad := damaged(answer, names): raise self.fault(rejected('tamper', f'the report of {self.what} is damaged ({", ".join(bad)})'))
-        return answer | dict(ms=(stop - start)/1e6, after_ms=after_ms)
-
     def close(self):
         "End the worker."
         self.child.kill()
         if self.arena: self.arena.close()
+
+# %% ../nbs/11_exchange.ipynb #39c03a24
+def _load(self: Side, files, main: str, cls: str, library: str, watch: bool, seconds: float):
+    "Load the module and give it the weights. From here on a side with a candidate answers for itself."
+    ts, start = layout(self.ref.init_tensors, self.inputs_at)
+    if start > self.outbox[0]: raise TaskInvalid('get_init_inputs() gives tensors that are larger than the inputs')
+    for t, s in zip(self.ref.init_tensors, ts): run(at(self.arena.memory, s)).copy_(run(t))
+    self.sync()
+    state = {k: asdict(s) for k, s in zip(self.ref.state, self.specs)}
+    self.ours = self.child.role != 'candidate'
+    self.send(dict(op='load', files=files, main=main, cls=cls, seed=self.ref.init_seed, init=self.ref.init_tree, tensors=[asdict(s) for s in ts],
+                   watch=watch, state=state, dtype=str(self.ref.dtype)[6:] if self.ref.dtype else '', library=library))
+    return self.answer(f'loading {main}', seconds)
+
+
+def _write_state(self: Side):
+    "The judge's weights and buffers into the arena."
+    for v, s in zip(self.ref.state.values(), self.specs):
+        if v.numel(): at(self.arena.memory, s).copy_(v)
+    self.sync()
+
+
+def _write(self: Side, draw: Draw, scale: float = 1.0):
+    "Fresh values (float inputs times `scale`) into the worker's input buffers; describes them first if they lie otherwise than before."
+    lies = lambda d: [(t.shape, t.stride(), t.dtype) for t in d.tensors]
+    if self.draw is None or self.draw is not draw and (self.draw.tree != draw.tree or lies(self.draw) != lies(draw)):
+        self.arg_specs, end = layout(draw.tensors, self.inputs_at)
+        if end > self.outbox[0]: raise TaskInvalid('get_inputs() gives inputs of very different sizes')
+        self.send(dict(op='args', tree=draw.tree, specs=[asdict(s) for s in self.arg_specs], outbox=self.outbox))
+        self.answer('arguments', 60)
+        self.views = [at(self.arena.memory, s) for s in self.arg_specs]
+    self.draw = draw
+    for v, t in zip(self.views, draw.tensors):
+        run(v).copy_(run(t)*scale if scale != 1 and t.is_floating_point() else run(t))       # the arena may lie in host memory
+
+
+def _at(self: Side, spec) -> torch.Tensor:
+    "A tensor of the arena as the worker left it, on the reference's device."
+    return at(self.arena.memory, spec).to(self.ref.device)
+
+
+def _poison(self: Side):
+    "Fill the outbox with NaN."
+    self.arena.memory[self.outbox[0]:sum(self.outbox)].fill_(255)           # NaN in every float type
+
+
+Side.load, Side.write_state, Side.write, Side.at, Side.poison = _load, _write_state, _write, _at, _poison
+
+# %% ../nbs/11_exchange.ipynb #28b29465
+def _call(self: Side, which: str, seconds: float, guard=False, collect=False, flush=False, empty=False) -> dict:
+    "One forward: {'ms': the judge's wall clock, 'after_ms': from then until all is handed over, ...what the worker adds}."
+    if collect: self.poison()
+    self.sync()
+    self.send(dict(op='call', which=which, guard=guard, collect=collect, flush=flush, empty=empty, reset=self.ref.stateful))
+    self.answer(self.what, 60)
+    nonce, sock = os.urandom(8), self.channel.sock
+    self.channel.timeout(seconds)
+    try:
+        start = time.perf_counter_ns()
+        sock.sendall(nonce)
+        back = sock.recv(8)
+        stop = time.perf_counter_ns()
+    except BlockingIOError: raise self.fault(Failed('timeout', '', f'{self.what} did not return within {seconds:.0f} s')) from None
+    except OSError: raise self.fault(ended(self.child, self.what)) from None
+    if not back: raise self.fault(ended(self.child, self.what))
+    answer = self.answer(self.what, 60)
+    if collect and back == nonce:
+        self.send(dict(op='collect'))
+        answer |= self.answer(self.what, 60)
+    after_ms = (time.perf_counter_ns() - stop)/1e6
+    if back != nonce: raise self.fault(rejected('tamper', f'{self.what} answered on the private channel in place of the worker'))
+    names = ('ops', 'notes', 'replaced')*guard + ('tree', 'kinds', 'tensors', 'copied')*collect + ('device_ms',)*self.cuda
+    if bad := damaged(answer, names): raise self.fault(rejected('tamper', f'the report of {self.what} is damaged ({", ".join(bad)})'))
+    return answer | dict(ms=(stop - start)/1e6, after_ms=after_ms)
+
+
+Side.call = _call
 
 # %% ../nbs/11_exchange.ipynb #3c715ab1
 def threads_of(opts) -> int:

@@ -40,4 +40,4 @@ def tier_reward(v: Verdict) -> float:
     return r + sum(s > t for t in TIERS)
 
 
-REWARDS = {'milestone': paper_reward, 'speedup': speedup_reward, 'tiers': tier_reward}     # presets by name
+REWARDS = {'paper': paper_reward, 'speedup': speedup_reward, 'tiers': tier_reward}     # presets by name

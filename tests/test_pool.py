@@ -6,12 +6,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import cuda_agent_lab.pool as pool_module
 from cuda_agent_lab.build import Build
-from cuda_agent_lab.pool import InfraError, JudgeServer, LocalPool, Quiet, verdict_key
+from cuda_agent_lab.pool import InfraError, LocalPool, Quiet, verdict_key
+from cuda_agent_lab.server import JudgeServer
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task
 from cuda_agent_lab.workspace import Candidate, make_workspace, write_candidate
@@ -103,12 +105,53 @@ def test_a_dead_baseline_is_not_the_candidates_fault(pool):
     assert v.correct and v.evidence['attempts'] == 1, v
 
 
-def test_a_failing_compiler_of_torch_leaves_eager(pool):
-    """The reference ends the process as soon as it is traced, as a crash of torch.compile would."""
-    dies = Task('dies', 1, task(3).source.replace('return x*3.0', '\n        if torch.compiler.is_compiling(): end()\n        return x*3.0')
-                + 'import os\n@torch.compiler.assume_constant_result\ndef end(): os.kill(os.getpid(), 9)\n')
-    v = pool.judge(dies, candidate(3), JudgeOptions(max_pairs=9))
-    assert v.correct and v.speedup_compile is None and v.evidence['compile']['ok'] is False and v.evidence['attempts'] == 1, v
+@pytest.mark.parametrize('end, want', [("raise RuntimeError('cannot be compiled')", 'correct'), ('os.kill(os.getpid(), 9)', 'infra_error')])
+def test_only_a_compiler_of_torch_that_says_so_leaves_eager(pool, end, want):
+    """An exception is torch.compile's own; a process that dies may be the machine's doing, and a verdict without that baseline would pay more."""
+    ends = Task('ends', 1, task(3).source.replace('return x*3.0', '\n        if torch.compiler.is_compiling(): end()\n        return x*3.0')
+                + f'import os\n@torch.compiler.assume_constant_result\ndef end(): {end}\n')
+    v = pool.judge(ends, candidate(3), JudgeOptions(max_pairs=9))
+    assert v.status == want, v
+    if want == 'correct': assert v.speedup_compile is None and v.evidence['compile']['ok'] is False and v.evidence['attempts'] == 1, v
+    else: assert 'compile=False' in v.message and v.milestone is None and pool.judge(ends, candidate(3), QUICK).correct, v
+
+
+@pytest.mark.parametrize('well, want', [(True, ('rejected', 'crash')), (False, ('infra_error', ''))])
+def test_a_doubtful_failure_is_the_candidates_only_where_the_canary_lives(pool, monkeypatch, well, want):
+    assert pool._well('cpu')
+    monkeypatch.setattr(LocalPool, '_well', lambda *_: well)
+    v = pool.judge(task(5), candidate(5, body='import os; os.kill(os.getpid(), 9)'), UNTIMED)
+    assert (v.status, v.reason) == want and v.evidence['attempts'] == 2, v
+
+
+def test_room_on_a_device(pool, monkeypatch):
+    """Three unknown tasks fit side by side; a fourth waits; an idle judge gives way; somebody who must be alone waits for all."""
+    monkeypatch.setattr(pool_module, 'gpus', lambda: [SimpleNamespace(memory=1000)])
+    monkeypatch.setattr(pool, 'judges', {})
+    class Handle(SimpleNamespace):
+        def kill(self): log.append(f'{self.name} ends')
+    def handle(name, **kw):
+        pool.judges[name] = Handle(name=name, bytes=0, running=False, users=1, **kw)
+        return pool.judges[name]
+    log, hs = [], [handle(n) for n in 'abc']
+    for k, h in enumerate(hs): pool._admit(h, task(k), False)
+    assert [h.bytes for h in hs] == [266]*3 and log == []
+    fourth = threading.Thread(target=lambda: (pool._admit(handle('d'), task(7), False), log.append('d runs')))
+    fourth.start(); time.sleep(.1)
+    assert log == []
+    pool._leave(hs[0], task(0), dict(held=100, peak=500))
+    time.sleep(.1)
+    assert log == []                                   # what it holds while idle is still too much, and it is not idle yet
+    pool.judges['a'].users = 0
+    pool._leave(hs[1], task(1), dict(held=50, peak=60))
+    fourth.join(5)
+    assert log == ['d runs'] and pool.needs[task(0).hash] == 500      # b has made room
+    e = threading.Thread(target=lambda: (pool._admit(handle('e'), task(8), True), log.append('e runs')))
+    e.start(); time.sleep(.1)
+    assert log[1:] == ['a ends']
+    for h in (hs[2], pool.judges['d']): pool._leave(h, task(2), {})
+    e.join(5)
+    assert log[-1] == 'e runs'
 
 
 @pytest.mark.parametrize('second, want', [('ok', 'ok'), ('killed', 'build_error'), ('other', 'infra_error')])

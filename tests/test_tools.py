@@ -12,7 +12,8 @@ import pytest
 
 from cuda_agent_lab import shell, tools
 from cuda_agent_lab.shell import MARK, family, kill_family
-from cuda_agent_lab.tools import Toolbox, ToolLimits, tool_specs
+from cuda_agent_lab.schemas import tool_specs
+from cuda_agent_lab.tools import Toolbox, ToolLimits
 
 
 @pytest.fixture

@@ -26,6 +26,11 @@ cfg = get_config()
 nbs, exec_, proc, out = cfg.nbs_path, root/'_exec', root/'_proc', root/cfg.doc_path.name
 
 
+def plain(text: str) -> str:
+    "Names of notebooks without their numbers: the links in docstrings, which nbdev writes, have none."
+    return re.sub(r'\b\d+_(\w+\.ipynb)', r'\1', text)
+
+
 def has_parameters(nb) -> bool: return any('parameters' in c.metadata.get('tags', []) for c in nb.cells)
 
 
@@ -57,8 +62,8 @@ def process(path):
     FilterDefaults()(nb)
     for c in nb.cells:
         c.pop('has_sd', None)   # nbdev leaves this key in, and it is not valid nbformat
-        if c.cell_type == 'markdown': c.source = c.source.replace('](../figures/', '](figures/')
-    write_nb(nb, proc/path.name)
+        if c.cell_type == 'markdown': c.source = plain(c.source.replace('](../figures/', '](figures/'))
+    write_nb(nb, proc/plain(path.name))
 
 
 def static_files():
@@ -82,7 +87,7 @@ def main():
         execute(p) if '--exec' in sys.argv else shutil.copy2(p, exec_/p.name)
         process(p)
         print(f'{p.name}: {time.time()-t:.1f} s', flush=True)
-    for p in [root/'_quarto.yml', *nbs.glob('*.yml'), *nbs.glob('*.css')]: shutil.copy2(p, proc/p.name)
+    for p in [root/'_quarto.yml', *nbs.glob('*.yml'), *nbs.glob('*.css')]: (proc/p.name).write_text(plain(p.read_text()))
     shutil.copytree(root/'figures', proc/'figures', dirs_exist_ok=True)
     static_files()
     if shutil.which('quarto'):
@@ -91,6 +96,8 @@ def main():
         subprocess.run([shutil.which('smalldocs') or str(Path(sys.executable).parent/'smalldocs'), 'render', str(proc)], check=True)
         shutil.move(proc/cfg.doc_path.name, out)
     for d in ('static', 'figures'): shutil.copytree(proc/d, out/d, dirs_exist_ok=True)
+    missing = {n for n in re.findall(r"'(\w+\.html)#", (cfg.lib_path/'_modidx.py').read_text()) if not (out/n).is_file()}
+    if missing: sys.exit(f'docstrings link to pages that the site has not: {", ".join(sorted(missing))}')
     print('site:', (out/'index.html').relative_to(root))
 
 

@@ -19,7 +19,7 @@ def processor() -> str:
 
 def collect(folders) -> dict:
     runs = [json.loads((Path(f)/'summary.json').read_text()) for f in folders]
-    return dict(command='for s in 0 1 2; do make train SEED=$s; done', device=processor(), versions=dict(python=platform.python_version(), torch=torch.__version__), runs=runs)
+    return dict(command='; '.join(f"make train SEED={r['seed']}" for r in runs), device=processor(), versions=dict(python=platform.python_version(), torch=torch.__version__), runs=runs)
 
 
 def picture(record: dict):
@@ -34,10 +34,10 @@ def picture(record: dict):
 def table(record: dict) -> str:
     "Markdown: one row a seed."
     mean = lambda x: sum(x)/len(x)
-    rows = ['| seed | PPO: first three steps | last three | control: first three | last three | before PPO vs eager | after PPO vs eager | template search | minutes |', '|---'*9 + '|']
+    rows = ['| seed | PPO: first three steps | last three | control: first three | last three | greedy, vs eager (vs compile): before PPO | after PPO | template search | minutes |', '|---'*9 + '|']
     for r in record['runs']:
         (ppo, control), e = r['curve'].values(), r['evaluation']
-        geo = lambda name: next(f"{v['geo_eager_failures_as_1']:.2f}x" for k, v in e.items() if name in k)
+        geo = lambda name: next(f"{v['geo_eager_failures_as_1']:.2f}x ({v['geo_compile_failures_as_1']:.2f}x)" for k, v in e.items() if name in k)
         rows.append(f"| {r['seed']} | {mean(ppo[:3]):.2f} | {mean(ppo[-3:]):.2f} | {mean(control[:3]):.2f} | {mean(control[-3:]):.2f} "
                     f"| {geo('before')} | {geo('after PPO')} | {geo('template')} | {r['minutes']:.1f} |")
     return '\n'.join(rows)
