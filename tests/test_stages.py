@@ -43,7 +43,7 @@ class TextPool:
 
 
 TINY = Preset(tasks=TASKS, model=ModelConfig(vocab=1024, hidden=48, layers=2, heads=2, kv_heads=1, ff=96, context=2048),
-              teacher=12, sft_steps=80, sft_batch=8, sft_lr=1e-2, collect=8, rft_steps=2, value_steps=2, ppo_steps=2, batch=8, max_new_tokens=60, every=30)
+              teacher=12, sft_steps=160, sft_batch=8, sft_lr=1e-2, collect=8, rft_steps=2, value_steps=2, ppo_steps=2, batch=8, max_new_tokens=60, every=30)
 
 
 def make_run(out, preset=TINY, **kw):
@@ -114,7 +114,7 @@ def test_every_stage_leaves_its_rows_episodes_and_checkpoints(trained):
     out, _ = trained
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     steps = {stage: [r["step"] for r in rows if r["stage"] == stage] for stage in dict.fromkeys(r["stage"] for r in rows)}
-    assert steps == dict(sft=list(range(80)), rft=[0, 1], value=[0, 1], control=[0, 1], ppo=[0, 1])
+    assert steps == dict(sft=list(range(TINY.sft_steps)), rft=[0, 1], value=[0, 1], control=[0, 1], ppo=[0, 1])
     run = make_run(out)
     ids = run.store.ids()
     assert len(ids) == len(set(ids)) == 12 + 8 + 8 * 2 * 2
