@@ -1,5 +1,6 @@
 # One command is enough on a fresh machine: every target sets up what it needs.
 #   make train   a small policy trained on measured kernels          -> runs/
+#   make evaluate  the built-in baseline on the bundled suite        -> runs/
 #   make test    everything that CI checks
 #   make lab     JupyterLab on nbs/
 #   make docs    the rendered site                                    -> _docs/
@@ -37,10 +38,11 @@ train: $(READY)
 	$(BIN)/papermill nbs/train.ipynb $(OUT)/train.ipynb -k python3 --log-output --no-progress-bar \
 	  -p preset $(PRESET) -p seed $(SEED) -p out $(OUT)
 
-evaluate: OUT = runs/evaluate
+evaluate: OUT = runs/evaluate-$(PRESET)
 evaluate: $(READY)
 	mkdir -p $(OUT)
-	$(BIN)/papermill nbs/evaluate.ipynb $(OUT)/evaluate.ipynb -k python3 --log-output --no-progress-bar -p out $(OUT)
+	$(BIN)/papermill nbs/evaluate.ipynb $(OUT)/evaluate.ipynb -k python3 --log-output --no-progress-bar \
+	  -p preset $(PRESET) -p out $(OUT)
 
 test: $(READY)
 	$(BIN)/python -m pytest -q tests

@@ -15,7 +15,7 @@ import re
 # %% ../nbs/33_baseline.ipynb #2f26bf8e
 from . import templates_cpu, templates_cuda
 from .agent import Conversation, Limits, Reply, run_episodes
-from .episodes import ToolCall
+from .episodes import Message, ToolCall, format_message
 from .expressions import flawed
 from .nodes import NoTemplate
 from .plan import plan
@@ -40,10 +40,8 @@ RUN_FIRST = 'bash utils/compile.sh && python3 utils/verify.py && python3 utils/p
 def describe(values: dict) -> str: return ' '.join(f'{k}={v}' for k, v in values.items())
 
 def reply(content: str, calls=(), stop='end') -> Reply:
-    "A reply in the text form of the Hermes convention (see notebook *policies*)."
-    calls = tuple(calls)
-    text = content + ''.join('<tool_call>' + json.dumps(dict(name=c.name, arguments=c.arguments), ensure_ascii=False) + '</tool_call>' for c in calls)
-    return Reply(text, content, calls, stop)
+    "A reply with the text that a model would have to sample for it."
+    return Reply(format_message(Message('assistant', content, tuple(calls))), content, tuple(calls), stop)
 
 def writes(candidate: Candidate, on_disk: dict) -> list:
     "Write calls for the files that differ from what the workspace holds; updates `on_disk`."

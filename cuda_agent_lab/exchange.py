@@ -216,9 +216,9 @@ Side.load, Side.write_state, Side.write, Side.at, Side.poison = _load, _write_st
 # %% ../nbs/11_exchange.ipynb #28b29465
 def _call(self: Side, which: str, seconds: float, guard=False, collect=False, flush=False, empty=False) -> dict:
     "One forward: {'ms': the judge's wall clock, 'after_ms': from then until all is handed over, ...what the worker adds}."
-    if collect: self.poison()
+    if not empty: self.poison()                # checked or not: the outbox must not tell
     self.sync()
-    self.send(dict(op='call', which=which, guard=guard, collect=collect, flush=flush, empty=empty, reset=self.ref.stateful))
+    self.send(dict(op='call', which=which, guard=guard, flush=flush, empty=empty, reset=self.ref.stateful))
     self.answer(self.what, 60)
     nonce, sock = os.urandom(8), self.channel.sock
     self.channel.timeout(seconds)

@@ -145,7 +145,7 @@ class LocalPool:
         self.reuse = bool(reuse)                                            # may be switched off for a while
         self.builders, self.judging, self.lock = threading.Semaphore(builders), threading.Semaphore(max(2, builders)), threading.RLock()
         self.judges, self.quiets, self.closed = OrderedDict(), {}, False
-        self.room, self.needs = threading.Condition(self.lock), {}          # memory of the device: task hash -> bytes, told by judges
+        self.room, self.needs, self.line = threading.Condition(self.lock), {}, []     # memory of the device: task hash -> bytes, told by judges; who waits for it
         self._zygote, self._start = None, ThreadPoolExecutor(1)
         self._starting = self._start.submit(self._new_zygote)               # it warms up while the first candidate is built
 
@@ -214,15 +214,13 @@ def _judge(self: LocalPool, task: Task, candidate: Candidate, options: JudgeOpti
     b = self.build(candidate, opts.target)
     if b.status != 'ok': return failed_build(b, about)
     packed = pack(candidate, b)
-    tries = []
-    for alone in (False, True):
-        v = self._once(task, packed, opts, alone)
-        tries.append((v.status, v.reason))
+    for attempt in (1, 2):
+        v = self._once(task, packed, opts, alone=attempt == 2)
         if not (v.infra or v.evidence.get('maybe') or v.status == 'timeout' and overloaded()): break
     else:
-        if not v.infra and (tries[0] != tries[1] or not self._well(opts.target)):
+        if not v.infra and not self._well(opts.target):
             v = Verdict('infra_error', message=f'the machine may be at fault: {v.message}', evidence=v.evidence)
-    v = replace(v, **about, evidence={**v.evidence, 'build_seconds': round(b.seconds, 3), 'build_cached': b.cached, 'attempts': len(tries)})
+    v = replace(v, **about, evidence={**v.evidence, 'build_seconds': round(b.seconds, 3), 'build_cached': b.cached, 'attempts': attempt})
     if self.reuse:
         with contextlib.suppress(OSError): self.known.put(key, v)          # a full disk forgets; the verdict stands
     return v
@@ -277,10 +275,12 @@ def _release(self: LocalPool, h: _Handle):
 
 def _once(self: LocalPool, task: Task, packed: dict, opts: JudgeOptions, alone: bool = False) -> Verdict:
     "One attempt; `alone`: with nobody else on the GPU."
-    h = self._handle(task, opts)
-    try:
-        with h.lock, self.judging: return self._converse(h, task, packed, opts, alone)
-    finally: self._release(h)
+    while True:
+        h = self._handle(task, opts)
+        try:
+            with h.lock, self.judging:
+                if h.child.status is None: return self._converse(h, task, packed, opts, alone)      # else it ended while we waited for it
+        finally: self._release(h)
 
 # %% ../nbs/13_pool.ipynb #121904ab
 def _converse(self: LocalPool, h: _Handle, task: Task, packed: dict, opts: JudgeOptions, alone: bool = False) -> Verdict:
@@ -295,7 +295,7 @@ def _converse(self: LocalPool, h: _Handle, task: Task, packed: dict, opts: Judge
         while True:
             m, _ = h.child.channel.recv(max(1., end - time.monotonic()))
             if 'verdict' in m:
-                v, memory = Verdict.from_json(m['verdict']), m['memory'] or {}
+                v, memory = Verdict.from_json(m['verdict']), m['memory']
                 if v.infra:                                              # whatever ails it: the next attempt gets a fresh judge
                     h.kill()
                     memory = {}
@@ -342,21 +342,27 @@ def _converse(self: LocalPool, h: _Handle, task: Task, packed: dict, opts: Judge
 def _admit(self: LocalPool, h: _Handle, task: Task, alone: bool):
     "CUDA: wait until the device has room for this judgement. Idle judges give way, the one that was not used longest first."
     with self.room:
-        total = int(.8*gpus()[0].memory)                 # the rest is the policy's, and fragments
-        need = total if alone else min(total, self.needs.get(task.hash, total//3))
-        while sum(o.bytes for o in self.judges.values() if o is not h) + need > total:
-            idle = next((k for k, o in self.judges.items() if not o.users), None)
-            if idle is not None: self.judges.pop(idle).kill()
-            elif any(o.running for o in self.judges.values()): self.room.wait()
-            else: break                                  # only waiting ones are left
-        h.bytes, h.running = need, True
+        self.line.append(h)
+        try:
+            while self.line[0] is not h: self.room.wait()        # in the order of coming, so that small ones cannot starve a large one
+            total = int(.8*gpus()[0].memory)                     # the rest is the policy's, and fragments
+            need = total if alone else min(total, self.needs.get(task.hash, total//3))
+            while sum(o.bytes for o in self.judges.values() if o is not h) + need > total:
+                idle = next((k for k, o in self.judges.items() if not o.users), None)
+                if idle is not None: self.judges.pop(idle).kill()
+                elif any(o.running for o in self.judges.values()): self.room.wait()
+                else: break                                      # only waiting ones are left
+            h.bytes, h.running = need, True
+        finally:
+            self.line.remove(h)
+            self.room.notify_all()
 
 
 def _leave(self: LocalPool, h: _Handle, task: Task, memory: dict):
     "The end of `_admit`, with what the judge told about its memory."
     with self.room:
         h.bytes, h.running = memory.get('held', 0), False
-        if memory: self.needs[task.hash] = max(memory['peak'], self.needs.get(task.hash, 0))
+        if memory.get('peak'): self.needs[task.hash] = max(memory['peak'], self.needs.get(task.hash, 0))
         self.room.notify_all()
 
 # %% ../nbs/13_pool.ipynb #e886b7cd

@@ -19,9 +19,9 @@ import numpy as np
 # %% ../nbs/40_stages.ipynb #3f4e0710
 from .agent import Limits
 from .baseline import TemplatePolicy
-from .episodes import Episode
+from .episodes import Episode, format_message
 from .model import make_critic, save_model
-from .policies import LocalPolicy, format_message
+from .policies import LocalPolicy
 from .run import Run, derive_seed, draw, outcome
 from .train import Trainer, batch_advantages, ev_metrics, make_batch
 

@@ -9,7 +9,7 @@ __all__ = ['MAX_FRAME', 'MAX_DEPTH', 'WireError', 'WireClosed', 'WireTimeout', '
            'layout', 'run', 'at', 'spec_from', 'Arena', 'open_arena']
 
 # %% ../nbs/06_wire.ipynb #7370a16d
-import array, base64, fcntl, json, math, mmap, os, socket, struct, time
+import array, base64, contextlib, fcntl, json, math, mmap, os, socket, struct, time
 from dataclasses import asdict, dataclass
 
 # %% ../nbs/06_wire.ipynb #ef12dc8b
@@ -201,7 +201,7 @@ def spec_from(d: dict) -> Spec:
 class Arena:
     "A block of memory shared by the judge (which makes it) and one worker."
     def __init__(self, nbytes: int, device: str = 'cpu', via: str = 'memfd'):
-        self.nbytes, self.device, self.via, self.fd = max(nbytes, 4096), device, via, None
+        self.nbytes, self.device, self.via, self.fd, self.counter = max(nbytes, 4096), device, via, None, None
         if via == 'ipc':
             self.memory = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
         else:
@@ -216,13 +216,16 @@ class Arena:
         info = dict(nbytes=self.nbytes, device=self.device, via=self.via)
         if self.via != 'ipc': return info, (self.fd,)
         handle = self.memory.untyped_storage()._share_cuda_()
+        self.counter = handle[4], handle[5]
         return {**info, 'handle': [base64.b64encode(h).decode() if isinstance(h, bytes) else h for h in handle],
                 'raw': [isinstance(h, bytes) for h in handle]}, ()
 
     def close(self):
         "Let go of the memory."
+        if self.counter:             # a reader that was killed has not counted itself out, and torch would keep the memory for it
+            with contextlib.suppress(RuntimeError): torch.UntypedStorage._release_ipc_counter_cuda(*self.counter)
         if self.fd is not None: os.close(self.fd)
-        self.fd = self.memory = None
+        self.fd = self.memory = self.counter = None
 
 
 def open_arena(info: dict, fds: list) -> torch.Tensor:

@@ -286,7 +286,7 @@ Worker.load, Worker.compile = _load, _compile
 # %% ../nbs/07_worker.ipynb #a01ce790
 def _call(self: Worker, m: dict, fds: list):
     "One call of forward (`empty`: none, to learn what a call costs beside it). Answers twice: eight raw bytes, then a frame."
-    model, sock, cuda = self.models[m['which']], self.channel.sock, self.device != 'cpu'
+    model, sock, cuda, self.out = self.models[m['which']], self.channel.sock, self.device != 'cpu', None
     if m['reset']: self.reset({}, ())
     elif not self.local: self.pull()
     # New tensor objects for each call, on all sides: who keeps the last ones cannot tell by identity that it is merely timed.
@@ -324,7 +324,7 @@ def _call(self: Worker, m: dict, fds: list):
         self.delay = max(self.delay, 4*min(host, 5_000_000))                  # twice the host's time, 10 ms at most
     answer = dict(device_ms=events[0].elapsed_time(events[1])) if cuda else {}
     if m['guard']: answer |= dict(ops=dict(list(watch.seen.items())[:20]), notes=self.notes, replaced=replaced(self.before)[:5])
-    self.out = out if m['collect'] else None
+    self.out = out               # kept whether it will be asked for or not: nothing in this process tells a call that is checked from one that is not
     return answer
 
 
@@ -337,7 +337,7 @@ def _collect(self: Worker, m: dict, fds: list):
     tree = encode(out, tensors)
     kinds = [type(t).__module__ + '.' + type(t).__name__ for t in tensors]
     info = dict(tree=tree, kinds=kinds, tensors=[[str(t.dtype)[6:], list(t.shape)] for t in tensors], copied=False)
-    if any(k not in ('torch.Tensor', 'torch.nn.parameter.Parameter') for k in kinds): return info
+    if any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in tensors): return info      # the type itself: names can be chosen
     specs, end = layout(tensors, self.outbox[0], dense=True)
     if end > self.outbox[0] + self.outbox[1]: return info
     with torch.no_grad():

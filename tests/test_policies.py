@@ -9,9 +9,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cuda_agent_lab.agent import Limits
-from cuda_agent_lab.episodes import Message, ToolCall
+from cuda_agent_lab.episodes import Message, ToolCall, format_call, format_message
 from cuda_agent_lab.model import ModelConfig, load_model, make_model, save_model, train_tokenizer
-from cuda_agent_lab.policies import LocalPolicy, Template, TemplateError, format_call, format_message, logp_gap, parse_reply, sample, uniforms
+from cuda_agent_lab.policies import LocalPolicy, Template, TemplateError, logp_gap, parse_reply, sample, uniforms
 
 TEXTS = ['int main() { return 0; }\n', '<tool_call>{"name": "Bash", "arguments": {"command": "utils/compile.sh"}}</tool_call>', "ok", "task: softmax over rows"] * 3
 SMALL = ModelConfig(vocab=300, hidden=32, layers=2, heads=2, kv_heads=1, ff=64, context=160)

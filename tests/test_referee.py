@@ -1,8 +1,11 @@
 """The referee against candidates of many kinds, honest and not, through a real pool (target cpu, c ABI)."""
+import random
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from cuda_agent_lab import referee
 from cuda_agent_lab.draws import Reference
 from cuda_agent_lab.exchange import InfraFailed, Side
 from cuda_agent_lab.pool import LocalPool
@@ -207,6 +210,42 @@ def test_a_memo_by_identity_of_the_argument_gains_nothing(pool):
     """Checked and timed calls look alike: each has new tensor objects, so this candidate sleeps in every one of them."""
     v = pool.judge(RMS, candidate(model=MEMO), QUICK)
     assert v.correct and v.milestone == 1 and v.timing['candidate'].median_ms > 3, v
+
+
+# Looks for a sign that this call will be checked: in the frames above it, and in the outbox behind its inputs.
+PEEK = MODEL.replace('        out = torch', '''        told, f = None, sys._getframe()
+        while f is not None:
+            m = f.f_locals.get("m")
+            if isinstance(m, dict) and "collect" in m: told = bool(m["collect"])
+            f = f.f_back
+        arena = x.untyped_storage()
+        if told is None: told = ctypes.string_at(arena.data_ptr(), arena.nbytes()).count(255) > 60_000      # all of the outbox, not just its reserve
+        if not told and "last" in self.__dict__: return self.last
+        time.sleep(.003)
+        out = torch''').replace('return out', 'self.__dict__.update(last=out)\n        return out').replace('import torch', 'import ctypes, sys, time, torch')
+
+
+def test_no_call_tells_whether_it_will_be_checked(pool):
+    v = pool.judge(RMS, candidate(model=PEEK), QUICK)
+    assert v.correct and v.milestone == 1 and v.timing['candidate'].median_ms > 3, v
+
+
+class Clocked:
+    """A side whose calls take `ms` by the judge's clock, .02 of them for an empty call."""
+    def __init__(self, ms): self.ms = ms
+    def write(self, *_): pass
+    def call(self, name, seconds, empty=False, collect=False): return dict(ms=.02 + (0 if empty else self.ms[name]))
+
+
+@pytest.mark.parametrize('events, wall, agree', [(.1, .12, True), (.005, .04, True), (.0005, .3, False), (.1, .4, False)])
+def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree):
+    looks = []
+    judge = SimpleNamespace(rng=random.Random(0), kept=[None], patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
+    device, evidence = dict(eager=[.2]*5, compiled=[.19]*5, candidate=[events]*5), {}
+    ms = referee._confirm(judge, Clocked(dict(candidate=wall)), ['eager', 'candidate', 'compiled'], device, evidence)
+    assert bool(ms) != agree and abs(evidence['wall_ms'] - wall) < 1e-6
+    if agree: assert device['candidate'] == [max(events, wall - .05 - .02)]*5
+    else: assert {k: round(x[0], 6) for k, x in ms.items()} == dict(eager=.22, compiled=.2, candidate=wall) and {len(x) for x in ms.values()} == {9} and len(looks) == 5
 
 
 UNGUARDED = 'from torch.utils._python_dispatch import _get_current_dispatch_mode as mode\n' + MODEL.replace(
