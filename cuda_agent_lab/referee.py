@@ -374,6 +374,7 @@ CONTEXT = 700 << 20          # bytes of the device that a process takes for CUDA
 def _rest(self: Judge) -> dict:
     "CUDA: give unused memory back; bytes that the task's processes hold now (`held`) and held at most (`peak`). The candidate is taken to need what the baseline needs."
     peak = torch.cuda.max_memory_reserved()
+    torch.cuda.ipc_collect()                 # arenas that nobody reads any more
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     base = dict(peak=0, held=0)
