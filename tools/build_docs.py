@@ -26,9 +26,14 @@ cfg = get_config()
 nbs, exec_, proc, out = cfg.nbs_path, root/'_exec', root/'_proc', root/cfg.doc_path.name
 
 
-def plain(text: str) -> str:
-    "Names of notebooks without their numbers: the links in docstrings, which nbdev writes, have none."
-    return re.sub(r'\b\d+_(\w+\.ipynb)', r'\1', text)
+def page(name: str) -> str:
+    "A notebook's name on the site: without its number, since the links in docstrings (which nbdev writes) have none; what has none is a notebook to run."
+    return name[m.end():] if (m := re.match(r'\d+_', name)) else name if name == 'index.ipynb' else f'run_{name}'
+
+
+def linked(text: str) -> str:
+    "Markdown links and sidebar lines with the names on the site."
+    return re.sub(r'(\]\(|- )([\w-]+\.ipynb)', lambda m: m[1] + page(m[2]), text)
 
 
 def has_parameters(nb) -> bool: return any('parameters' in c.metadata.get('tags', []) for c in nb.cells)
@@ -62,8 +67,8 @@ def process(path):
     FilterDefaults()(nb)
     for c in nb.cells:
         c.pop('has_sd', None)   # nbdev leaves this key in, and it is not valid nbformat
-        if c.cell_type == 'markdown': c.source = plain(c.source.replace('](../figures/', '](figures/'))
-    write_nb(nb, proc/plain(path.name))
+        if c.cell_type == 'markdown': c.source = linked(c.source.replace('](../figures/', '](figures/'))
+    write_nb(nb, proc/page(path.name))
 
 
 def static_files():
@@ -87,7 +92,7 @@ def main():
         execute(p) if '--exec' in sys.argv else shutil.copy2(p, exec_/p.name)
         process(p)
         print(f'{p.name}: {time.time()-t:.1f} s', flush=True)
-    for p in [root/'_quarto.yml', *nbs.glob('*.yml'), *nbs.glob('*.css')]: (proc/p.name).write_text(plain(p.read_text()))
+    for p in [root/'_quarto.yml', *nbs.glob('*.yml'), *nbs.glob('*.css')]: (proc/p.name).write_text(linked(p.read_text()))
     shutil.copytree(root/'figures', proc/'figures', dirs_exist_ok=True)
     static_files()
     if shutil.which('quarto'):
