@@ -138,8 +138,9 @@ class LocalPool:
                  builders: int = 2,                 # builds at a time
                  cache=None,                        # folder for builds, compiled baselines and verdicts; None: see build.cache_dir
                  reuse: bool|str|Path = False,      # give a known verdict again; a path: the file that remembers them, True: one in the cache
-                 keep: int = 12):                   # judges that are kept warm, one per task
-        self.target, self.cache, self.keep = target, cache, keep
+                 keep: int = 12,                    # judges that are kept warm, one per task
+                 build_timeout: float = 120.):      # seconds for one build
+        self.target, self.cache, self.keep, self.build_timeout = target, cache, keep, build_timeout
         self.root = cache_dir(cache).parent
         self.known = VerdictCache(self.root/'verdicts.jsonl' if reuse is True else reuse) if reuse else None
         self.reuse = bool(reuse)                                            # may be switched off for a while
@@ -187,7 +188,7 @@ class LocalPool:
         with self.builders:
             q = self.quiet('cpu')
             q.busy()
-            try: return build(candidate, target, cache=self.cache)
+            try: return build(candidate, target, cache=self.cache, timeout=self.build_timeout)
             finally: q.idle()
 
     def close(self):

@@ -266,7 +266,8 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
     speedup = ratios(clock)
     if wall and (second := ratios(wall))['eager']['median'] < speedup['eager']['median']:       # the second clock may only lower a result
         clock, method, speedup = wall, PLAIN_CLOCK, second
-    evidence |= dict(null_us=round(self.null_us, 1), pairs=len(clock['candidate']), compile=self.compiled, collect_ms=[round(self.copy_ms, 3), round(least, 3)])
+    evidence |= dict(null_us=round(self.null_us, 1), pairs=len(clock['candidate']), compile=self.compiled, collect_ms=[round(self.copy_ms, 3), round(least, 3)],
+                     faults={k: median(v) for k, v in self.faults.items()})
     return dict(timing={k: summarise(clock[k], method) if k in names else None for k in ('eager', 'compiled', 'candidate')},
                 speedup_eager=speedup['eager'], speedup_compile=speedup['compiled'], milestone=milestone(speedup['eager'], speedup['compiled'], True))
 
@@ -286,7 +287,7 @@ def _check_hand_over(self: Judge, side: Side, after: list, ms: dict) -> float:
 # %% ../nbs/12_referee.ipynb #bae9912a
 def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[dict, dict, list]:
     "Pairs in random order: (wall ms, device ms, collection ms of the checked candidate calls)."
-    ms, device, after = {n: [] for n in names}, {n: [] for n in names}, []
+    ms, device, after, self.faults = {n: [] for n in names}, {n: [] for n in names}, [], {}
     sides = {n: side if n == 'candidate' else self.baseline for n in names}
     limit = {n: self.patience() if n == 'candidate' else 60 + self.patience() for n in names}
     for n in names: sides[n].call(n, limit[n], flush=side.cuda)          # one call unguarded, to warm
@@ -300,6 +301,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
             a = sides[name].call(name, limit[name], collect=checked, flush=side.cuda)
             ms[name].append(a['ms'])
             device[name].append(max(a['device_ms'], CLOCK_STEP) if side.cuda else math.nan)
+            self.faults.setdefault(name, []).append(a['faults'])
             if checked:
                 after.append(a['after_ms'])
                 self.check_timed(side, plain_draw, scale, a)

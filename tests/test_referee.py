@@ -112,7 +112,7 @@ BAD = {
     'no_result': dict(model='import os\nprint("PASS")\nos._exit(0)\n' + MODEL),
     'import of the lab': dict(model=MODEL.replace('import torch,', 'import cuda_agent_lab.worker, torch,'), want='tamper'),
     'blinded watch': dict(model='import sys\nsys.modules["cuda_agent_lab.worker"].OperatorWatch.__torch_dispatch__ = lambda s, f, t, a=(), k=None: f(*a, **(k or {}))\n'
-                          + MODEL.replace('return out', 'return x*torch.rsqrt((x*x).mean(-1, keepdim=True) + 1e-6)'), want='tamper'),
+                          + MODEL.replace('return out', 'return x*torch.rsqrt((x*x).mean(-1, keepdim=True) + 1e-6)'), want='torch_fallback'),
     'damaged report': dict(model='import sys\nsys.modules["cuda_agent_lab.worker"].Worker.collect = '
                            'lambda s, o: dict(tree={"tensor": 0}, kinds=["torch.Tensor"], tensors=[5], copied=True)\n' + MODEL, want='tamper'),
     'launch_error': dict(code=CODE + 'extern "C" const char* calab_last_error() { return "invalid configuration argument"; }'),      # as a CUDA library says it
