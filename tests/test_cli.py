@@ -64,6 +64,16 @@ def test_unusable_input_is_one_sentence_and_status_2(folder, args):
     assert p.returncode == 2 and p.stdout == '' and 'Traceback' not in p.stderr and p.stderr.strip()
 
 
+def test_a_workspace_of_ones_own(folder, tmp_path_factory):
+    new = tmp_path_factory.mktemp('new')/'ws'
+    assert calab('new', new, '--task', folder/'model.py').returncode == 0
+    assert not [p for p in new.rglob('*') if p.is_file() and '{{' in p.read_text()] and (new/'SKILL.md').exists() and (new/'model.py').read_text() == MODEL
+    again = calab('new', new, '--task', folder/'model.py')
+    assert again.returncode == 2 and 'not empty' in again.stderr
+    (new/'model_new.py').write_text(NEW); (new/'kernels'/'f.cpp').write_text(CODE)
+    assert calab('judge', new, '--no-timing').stdout.startswith('correct')
+
+
 def test_targets_that_are_not_here(folder):
     p = calab('judge', folder, '--target', 'triton', '--json')
     assert p.returncode == 0 and json.loads(p.stdout)['status'] in STATUSES
