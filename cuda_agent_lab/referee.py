@@ -6,12 +6,11 @@ Docs: https://example.github.io/cuda_agent_lab/referee.html.md"""
 
 # %% auto #0
 __all__ = ['COMPILE_SECONDS', 'TIMED', 'DEVICE_CLOCK', 'WALL_CLOCK', 'CLOCK_STEP', 'HOST_MS', 'PLAIN_CLOCK', 'CONTEXT',
-           'JudgeOptions', 'Judge', 'worst', 'small', 'scaled', 'device_name', 'versions', 'RemoteChild', 'RemoteHost',
-           'serve']
+           'JudgeOptions', 'Judge', 'worst', 'small', 'scaled', 'device_name', 'versions']
 
 # %% ../nbs/12_referee.ipynb #58f1d117
-import math, os, platform, random, secrets, socket, time, traceback
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+import math, os, platform, random, secrets, time
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -24,8 +23,8 @@ from .exchange import Failed, InfraFailed, Side, check_honest, check_structure, 
 from .exchange import rejected, threads_of
 from .timing import LOOKS, THRESHOLDS, decided, paired_ratio, summarise
 from .verdict import Verdict, milestone, plain
-from .wire import Channel, WireError, layout, run
-from .worker import short_of_memory, tidy
+from .wire import WireError, layout, run
+from .worker import short_of_memory
 from .zygote import LEVEL
 
 # %% ../nbs/12_referee.ipynb #017edd80
@@ -344,7 +343,7 @@ def _confirm(self: Judge, side: Side, names: list, device: dict, evidence: dict)
 
     These calls have neither flush nor delay, behind which work on another stream could hide; some of them, nobody knows which, are checked. What they add for an
     honest candidate is the host's part of the launches: as much as eager's, and HOST_MS. Where the clocks agree, no event may be shorter than the rest."""
-    sides, looked = {n: side if n == 'candidate' else self.baseline for n in names}, set(self.rng.sample(range(18), 5))
+    sides, looks = {n: side if n == 'candidate' else self.baseline for n in names}, iter(self.rng.sample([True]*5 + [False]*13, 18))
     def clock(name, empty=False, look=False):
         draw, scale = self.rng.choice(self.kept), self.rng.uniform(.5, 1)
         sides[name].write(draw, scale)
@@ -352,19 +351,18 @@ def _confirm(self: Judge, side: Side, names: list, device: dict, evidence: dict)
         if look: self.check_timed(side, draw, scale, a)
         return a['ms']
     empty = median(clock('eager', empty=True) for _ in range(9))                       # of the trusted worker
-    ms = {n: [] for n in names}
-    for i in range(18):
-        for n in self.rng.sample(names if i >= 9 else ['eager', 'candidate'], len(names) if i >= 9 else 2):
-            ms[n].append(max(clock(n, look=n == 'candidate' and i in looked) - empty, CLOCK_STEP))
-        if i == 8:
-            wall, events = median(ms['candidate']), median(device['candidate'])
-            allowed = HOST_MS + max(0.0, median(ms['eager']) - median(device['eager']))
-            evidence |= dict(wall_ms=round(wall, 4), events_ms=round(events, 4), host_ms=round(allowed, 4))
-            if wall <= 1.5*events + allowed:
-                device['candidate'][:] = [max(t, wall - allowed) for t in device['candidate']]
-                return {}
-            ms = {n: [] for n in names}
-    return ms
+    def nine(names):
+        ms = {n: [] for n in names}
+        for _ in range(9):
+            for n in self.rng.sample(names, len(names)): ms[n].append(max(clock(n, look=n == 'candidate' and next(looks)) - empty, CLOCK_STEP))
+        return ms
+    first = nine(['eager', 'candidate'])
+    wall, events = median(first['candidate']), median(device['candidate'])
+    allowed = HOST_MS + max(0.0, median(first['eager']) - median(device['eager']))
+    evidence |= dict(wall_ms=round(wall, 4), events_ms=round(events, 4), host_ms=round(allowed, 4))
+    if wall > 1.5*events + allowed: return nine(names)
+    device['candidate'][:] = [max(t, wall - allowed) for t in device['candidate']]
+    return {}
 
 
 Judge.time, Judge.check_hand_over, Judge.sample, Judge.enough, Judge.check_timed, Judge.confirm = _time, _check_hand_over, _sample, _enough, _check_timed, _confirm
@@ -402,73 +400,3 @@ def device_name(target: str) -> str:
 def versions() -> dict:
     "What the verdict depends on."
     return dict(python=platform.python_version(), torch=torch.__version__, cuda=torch.version.cuda or '')
-
-# %% ../nbs/12_referee.ipynb #c8653a9a
-class RemoteChild:
-    "A worker that the driver started for this judge."
-    def __init__(self, host, role: str, pid: int, sock: socket.socket):
-        self.host, self.role, self.pid, self.channel, self.status = host, role, pid, Channel(sock), None
-
-    def exit(self, wait: float = 0.0) -> int|None:
-        "Exit status, or None while it lives; waits up to `wait` seconds."
-        if self.status is None: self.status = self.host.ask(ask='exit', pid=self.pid, wait=wait)['status']
-        return self.status
-
-    def output(self) -> str:
-        "The end of what it printed."
-        return self.host.ask(ask='output', pid=self.pid)['text']
-
-    def kill(self):
-        "End it."
-        self.channel.close()
-        self.host.ask(ask='kill', pid=self.pid)
-
-
-class RemoteHost:
-    "What a judge needs from its driver, over the channel."
-    def __init__(self, channel: Channel): self.channel = channel
-
-    def ask(self, **m) -> dict:
-        "A question; waits for the answer."
-        return self.channel.ask(m)
-
-    def spawn(self, role: str) -> RemoteChild:
-        "A worker, 'candidate' or 'baseline'."
-        self.channel.send(dict(ask='spawn', role=role))
-        m, fds = self.channel.recv(None, keep=1)
-        return RemoteChild(self, role, m['pid'], socket.socket(fileno=fds[0]))
-
-    @contextmanager
-    def quiet(self):
-        "Nobody else measures or builds while this is held."
-        self.ask(ask='quiet')
-        try: yield
-        finally: self.ask(ask='loud')
-
-# %% ../nbs/12_referee.ipynb #a9805150
-def serve(channel: Channel):
-    "Main function of a judge process."
-    host, judge, invalid = RemoteHost(channel), None, ''
-    while True:
-        try: m, _ = channel.recv(None)
-        except WireError: return
-        opts = JudgeOptions(**m['options'])
-        about = dict(candidate=m['candidate']['hash'])
-        os.environ['CALAB_CACHE'] = m['cache']        # of this process alone: the comparison's own library comes from there
-        try:
-            if judge is None and not invalid:
-                try: judge = Judge(m['source'], opts, host)
-                except TaskInvalid as e: invalid = str(e)
-            if invalid: v = Verdict('task_invalid', message=invalid, isolation=LEVEL, versions=versions(), **about)
-            else: v = judge.judge(m['candidate'], opts)
-        except WireError: return
-        except Exception as e:
-            trace = dict(trace=tidy(traceback.format_exc()))
-            v = Verdict('infra_error', message=f'the judge failed: {type(e).__name__}: {tidy(str(e), 300)}', evidence=trace, **about)
-        memory = {}
-        if opts.target == 'cuda':
-            if judge: memory = judge.rest()
-            else:
-                torch.cuda.empty_cache()
-                memory = dict(held=torch.cuda.memory_reserved() + CONTEXT, peak=0)
-        channel.send(dict(verdict=v.to_json(), memory=memory))

@@ -9,7 +9,7 @@ __all__ = ['STATUSES', 'REASONS', 'UNGRADED', 'Timing', 'Verdict', 'plain', 'low
 
 # %% ../nbs/04_verdict.ipynb #6dc3dbce
 import json, math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 
 # %% ../nbs/04_verdict.ipynb #b2461f1c
 STATUSES = ('correct', 'rejected', 'build_error', 'build_timeout', 'timeout', 'task_invalid', 'not_runnable', 'infra_error')

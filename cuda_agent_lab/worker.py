@@ -11,7 +11,6 @@ __all__ = ['ALLOWED_OPS', 'FOREIGN_EXIT', 'FOREIGN', 'is_allowed', 'OperatorWatc
 
 # %% ../nbs/07_worker.ipynb #e9f8e942
 import ctypes, gc, importlib.util, linecache, os, random, resource, socket, sys, threading, time, traceback, types
-from dataclasses import asdict
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from pathlib import Path
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from .tasks import sandbox_dir
-from .wire import Arena, Channel, WireClosed, WireError, at, decode, encode, layout, open_arena, run, spec_from
+from .wire import Channel, WireClosed, WireError, at, decode, encode, layout, open_arena, run, spec_from
 
 # %% ../nbs/07_worker.ipynb #dabb21d9
 ALLOWED_OPS = frozenset('''

@@ -46,13 +46,10 @@ def leftovers(cache):
 
 @pytest.fixture
 def cases():
-    folder = sandbox_dir().resolve().parent.parent / "shared" / "cases"
-    if not folder.is_dir():
-        pytest.skip("the shared cases are not here")
-    return folder
+    return Path(__file__).parent / "adversaries" / "cases"
 
 
-# ---------------------------------------------------------------- shared cases
+# ---------------------------------------------------------------- cases
 
 def test_plain_honest_builds_and_runs(cases, tmp_path):
     built = build(read_candidate(cases / "60_plain_honest"), cache=tmp_path)
