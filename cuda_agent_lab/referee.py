@@ -142,7 +142,7 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
                 self.side.load(candidate['files'], 'model_new.py', 'ModelNew', candidate['library'], abi != 'inline', seconds)
                 self.errors = [dict(output=i) for i in range(len(draw.outs))]
                 self.lap('load', t); t = time.monotonic()
-            self.check(self.side, draw, self.call_limit() + (0 if names else 60), True)
+            self.check(self.side, draw, self.call_limit() + (0 if names or opts.target == 'cpu' else 60), True)      # a GPU loads its kernels at the first call
             names.append(draw.name)
             self.lap('check', t); t = time.monotonic()
             if self.left() <= 0: raise Failed('timeout', '', f'not judged within {opts.timeout:.0f} s')
