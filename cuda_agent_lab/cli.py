@@ -16,6 +16,7 @@ from pathlib import Path
 # %% ../nbs/44_cli.ipynb #36c65b32
 from .build import install
 from .compilers import find_gxx, find_nvcc, gpus
+from .counters import find_tool
 from .pool import InfraError, LocalPool
 from .referee import JudgeOptions, device_name, versions
 from .task_gate import Finding, Limits, check_tasks, line, summary
@@ -45,6 +46,8 @@ def judge_folder(args) -> Verdict:
     "One verdict for a workspace folder, a case folder or a single file."
     folder = Path(args.dir)
     if not folder.exists(): raise Unusable(f'{folder}: there is no such file or folder')
+    if args.counters and args.require not in (None, 'process'):
+        raise Unusable(f'--counters runs the candidate once more, at isolation level process; that and --require {args.require} exclude each other')
     if args.require and LEVELS.index(args.require) > LEVELS.index(LEVEL):
         raise Unusable(f'isolation level {args.require} is required, but only {LEVEL} is available; see `calab doctor`')
     try: candidate = read_candidate(folder)
@@ -53,7 +56,7 @@ def judge_folder(args) -> Verdict:
         raise
     task = find_task(folder, args.task)
     opts = JudgeOptions(target=args.target, precision=args.precision, tolerance=args.tolerance, allow_torch=args.allow_torch, timing=not args.no_timing,
-                        compile=not args.no_compile, seed=args.seed, timeout=args.timeout)
+                        compile=not args.no_compile, seed=args.seed, timeout=args.timeout, counters=args.counters)
     with LocalPool(target=args.target, cache=args.cache) as pool: return pool.judge(task, candidate, opts)
 
 
@@ -67,7 +70,7 @@ def cmd_judge(args) -> int:
 def cmd_script(args) -> int:
     "compile, verify or profile WORKSPACE: what the workspace's own scripts do without a judge."
     args.task = args.seed = args.require = args.cache = None
-    args.precision, args.tolerance, args.timeout, args.allow_torch = 'fp32', 'strict', 600., False
+    args.precision, args.tolerance, args.timeout, args.allow_torch, args.counters = 'fp32', 'strict', 600., False, False
     args.no_timing, args.no_compile = args.command == 'verify', False
     if args.command == 'compile':
         with LocalPool(target=args.target) as pool: b = pool.build(read_candidate(args.dir))
@@ -137,6 +140,7 @@ def doctor() -> list[tuple[str, bool, str]]:
             ('torch', True, torch.__version__), ('cores', True, f'{len(os.sched_getaffinity(0))} usable'),
             ('C++ compiler', bool(cxx), Path(cxx).name if cxx else 'missing; target cpu needs it: apt-get install g++, or set CXX'),
             ('nvcc', bool(nvcc), 'found' if nvcc else 'missing; target cuda needs the CUDA toolkit: set CUDA_HOME or install cuda-nvcc'),
+            ('ncu', bool(find_tool('ncu')), 'found' if find_tool('ncu') else 'missing; judge --counters needs it: install Nsight Compute'),
             ('GPU', bool(devices), f'{len(devices)} x {devices[0].name}' if devices else 'none; target cuda builds but cannot run'),
             ('torch for CUDA', torch.version.cuda is not None, torch.version.cuda or 'this torch has no CUDA; install one from the CUDA index for a GPU')]
     for name in ('triton', 'transformers', 'plotly', 'ipywidgets', 'papermill', 'ray', 'vllm'):
@@ -164,6 +168,7 @@ def add_judge(sub):
     j.add_argument('--tolerance', default='strict', choices=('strict', 'paper'), help="'paper': atol = rtol = 1e-2")
     j.add_argument('--precision', default='fp32', choices=('fp32', 'tf32', 'bf16'), help='of eager, compiled and candidate; who computes below it is refused')
     j.add_argument('--allow-torch', action='store_true', help='no operator rule: torch and other libraries may compute; the verdict says so')
+    j.add_argument('--counters', action='store_true', help="if it is accepted, read the precision that it computes in from the GPU's counters (needs ncu; 10 to 30 s)")
     j.add_argument('--require', choices=LEVELS, help='refuse to run below this isolation level')
     j.add_argument('--no-timing', action='store_true', help='right or wrong only')
     j.add_argument('--no-compile', action='store_true', help='do not time torch.compile')

@@ -123,6 +123,8 @@ def damaged(answer: dict, names: tuple) -> list[str]:
 # %% ../nbs/11_exchange.ipynb #f7d7232a
 class Side:
     "A worker and its arena. `opts` are the JudgeOptions (next notebook), `what` names it in messages. `ours`: a failure now is not the candidate's."
+    ways = ('ipc', 'memfd')      # to share an arena on a GPU
+
     def __init__(self, child, ref: Reference, draw: Draw, opts, what: str):
         self.child, self.channel, self.ref, self.what, self.draw, self.ours, self.arena = child, child.channel, ref, what, None, True, None
         self.cuda = opts.target != 'cpu'
@@ -138,7 +140,7 @@ class Side:
     def open(self, opts, memory: int):
         "Make the arena and have the worker map it: by CUDA IPC, or through host memory where a host refuses that."
         flush = 2*torch.cuda.get_device_properties(0).L2_cache_size if self.cuda else 0
-        for via in (('ipc', 'memfd') if self.cuda else ('memfd',)):
+        for via in (self.ways if self.cuda else ('memfd',)):
             self.arena = Arena(sum(self.outbox), self.ref.device, via)
             info, fds = self.arena.share()
             self.send(dict(op='open', device=self.ref.device, threads=threads_of(opts), precision=opts.precision, arena=info, memory=memory,
@@ -146,7 +148,7 @@ class Side:
             try: self.answer('start of the worker', 120)
             except InfraFailed as e:
                 self.arena.close()
-                if via != 'ipc' or e.memory: raise
+                if via == self.ways[-1] or e.memory: raise
             else: break
         self.write_state()
 

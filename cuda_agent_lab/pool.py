@@ -9,7 +9,7 @@ __all__ = ['CANARY_TASK', 'CANARY_MODEL', 'CANARY', 'InfraError', 'Quiet', 'Verd
            'verdict_key', 'failed_build']
 
 # %% ../nbs/14_pool.ipynb #1743a758
-import contextlib, fcntl, hashlib, json, os, tempfile, threading, time
+import contextlib, fcntl, hashlib, json, os, secrets, tempfile, threading, time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -139,8 +139,9 @@ class LocalPool:
                  cache=None,                        # folder for builds, compiled baselines and verdicts; None: see build.cache_dir
                  reuse: bool|str|Path = False,      # give a known verdict again; a path: the file that remembers them, True: one in the cache
                  keep: int = 12,                    # judges that are kept warm, one per task
+                 counters: float = 0.,              # share of the accepted candidates whose precision is read from the GPU's counters
                  build_timeout: float = 120.):      # seconds for one build
-        self.target, self.cache, self.keep, self.build_timeout = target, cache, keep, build_timeout
+        self.target, self.cache, self.keep, self.counters, self.build_timeout = target, cache, keep, counters, build_timeout
         self.root = cache_dir(cache).parent
         self.known = VerdictCache(self.root/'verdicts.jsonl' if reuse is True else reuse) if reuse else None
         self.reuse = bool(reuse)                                            # may be switched off for a while
@@ -215,6 +216,7 @@ def _judge(self: LocalPool, task: Task, candidate: Candidate, options: JudgeOpti
     b = self.build(candidate, opts.target)
     if b.status != 'ok': return failed_build(b, about)
     packed = pack(candidate, b)
+    if opts.target == 'cuda' and secrets.randbelow(10**6) < self.counters*10**6: opts = replace(opts, counters=True)      # drawn before anything is known about it
     for attempt in (1, 2):
         v = self._once(task, packed, opts, alone=attempt == 2)
         if not (v.infra or v.evidence.get('maybe') or v.status == 'timeout' and overloaded()): break

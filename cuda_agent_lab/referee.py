@@ -18,6 +18,7 @@ from statistics import median
 # %% ../nbs/12_referee.ipynb #c57a1085
 import torch
 from .compare import compare
+from .counters import count
 from .draws import Draw, Reference, TaskInvalid, gate, is_plain, kappas, make_draws, precision_of, same
 from .exchange import Failed, InfraFailed, Side, check_honest, check_structure, describe_error, forbidden_symbols, imports_the_lab
 from .exchange import rejected, threads_of
@@ -43,6 +44,7 @@ class JudgeOptions:
     timeout: float = 600.0         # seconds for the candidate's part of the judgement: without drawing, waiting and the baseline
     seed: int|None = None          # makes weights and draws repeat; None: secret, from the operating system
     threads: int|None = None       # CPU threads on all sides; None: all cores
+    counters: bool = False         # True: read the hardware's counters of a call of what is accepted (10 to 30 s; GPU)
 
 # %% ../nbs/12_referee.ipynb #c696fa47
 COMPILE_SECONDS = 300        # for torch.compile of the reference
@@ -77,8 +79,10 @@ class Judge:
         try:
             side = self.run_checks(candidate, opts, evidence)
             if opts.timing: timing = self.time(side, opts, evidence)
+            if opts.counters: self.count(candidate, opts, evidence)
             end = dict(status='correct', message='' if opts.timing else 'right; not timed')
         except Failed as e:
+            timing = {}
             end = dict(status=e.status, reason=e.reason, message=e.message, milestone=-1)
             evidence |= e.evidence
         except InfraFailed as e:
@@ -369,6 +373,17 @@ def _confirm(self: Judge, side: Side, names: list, device: dict, evidence: dict)
 
 
 Judge.time, Judge.check_hand_over, Judge.sample, Judge.enough, Judge.check_timed, Judge.confirm = _time, _check_hand_over, _sample, _enough, _check_timed, _confirm
+
+# %% ../nbs/12_referee.ipynb #c7a7e0a1
+def _count(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict):
+    "Count the operations of one forward; raises Failed where it computes below the declared precision."
+    self.side.close()
+    self.side = None
+    with self.unpaid('counters'), self.host.quiet():
+        evidence['counters'] = count(self.ref, replace(self.kept[0]), candidate, opts, self.rng.getrandbits(31))
+
+
+Judge.count = _count
 
 # %% ../nbs/12_referee.ipynb #7337ca74
 CONTEXT = 700 << 20          # bytes of the device that a process takes for CUDA itself
