@@ -22,7 +22,7 @@ from .build import Build, build, cache_dir
 from .compilers import gpus
 from .referee import JudgeOptions, device_name
 from .tasks import Task
-from .verdict import Verdict
+from .verdict import ADVICE, Verdict
 from .wire import WireError, WireTimeout
 from .workspace import Candidate
 from .zygote import LEVEL, Zygote
@@ -250,7 +250,7 @@ def failed_build(b: Build, about: dict) -> Verdict:
     if reason in ('path_escape', 'artefact_too_large'):
         return Verdict('rejected', reason, first[:500], evidence=evidence, milestone=-1, **about)
     graded = b.status in ('build_error', 'build_timeout')
-    return Verdict(b.status, message=first[:500] or b.status, evidence=evidence, milestone=-1 if graded else None, **about)
+    return Verdict(b.status, message=first[:500] or ADVICE.get(b.status, b.status), evidence=evidence, milestone=-1 if graded else None, **about)
 
 # %% ../nbs/14_pool.ipynb #c075eef1
 def _handle(self: LocalPool, task: Task, opts: JudgeOptions) -> _Handle:

@@ -127,7 +127,7 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
     "Load the candidate and check it on all draws; returns its side."
     abi = candidate['abi']
     self.usual = math.inf            # seconds that a draw may take at our expense
-    if imports_the_lab(candidate['files']): raise rejected('tamper', 'it imports cuda_agent_lab, which judges it; a candidate needs torch and cuda_extension')
+    if imports_the_lab(candidate['files']): raise rejected('tamper', 'it imports cuda_agent_lab, which judges it; import torch and cuda_extension only')
     if candidate['library'] and not opts.allow_torch:
         bad = forbidden_symbols(Path(candidate['library']).read_bytes(), abi)
         if bad: raise rejected('torch_fallback', f'the library calls {", ".join(bad[:3])}; compute in your own kernel', symbols=bad[:20])
@@ -179,7 +179,7 @@ def _check(self: Judge, side: Side, draw: Draw, seconds: float, guard: bool, ans
     check_structure(answer, draw)
     inputs = [side.at(s) for s in side.arg_specs]
     changed = [i for i, (v, t, e) in enumerate(zip(inputs, draw.tensors, draw.after)) if e is None and not same(v, t)]
-    if changed: raise rejected('input_mutated', f'forward changes its input {changed[0]}; the reference does not')
+    if changed: raise rejected('input_mutated', f'forward changes its input {changed[0]}, which the reference does not; write into a tensor of your own')
     outs = [side.at(s) for s in layout([e.eager for e in draw.outs], side.outbox[0], dense=True)[0]]
     plain_draw = is_plain(draw)                                      # timed calls are scaled, so they count as variants
     results = [compare(o, e, k, self.ref.wide, v if plain_draw and v else math.inf)

@@ -135,7 +135,9 @@ def test_refused_for_the_right_reason(pool, kind):
     want = b.pop('want', kind)
     v = pool.judge(RMS, candidate(**b), UNTIMED)
     assert (v.status, v.reason) == ('rejected', want), v
-    assert v.message and '/tmp/' not in v.message and len(v.message) < 1200
+    assert '/tmp/' not in v.message and len(v.message) < 1200
+    what, _, change = v.message.rpartition('; ')
+    assert what and len(change.split()) > 2 and 'Warning' not in what, v.message                     # what is wrong; what to change
 
 
 def test_the_next_candidate_is_judged_as_if_nothing_had_happened(pool):
