@@ -193,7 +193,8 @@ def serve(channel: Channel):
         source, size, why = fit(m['source'], limits)
         answer |= dict(size=size) | (dict(message=why) if why else examine(source, limits.target, limits.seed))
     except Exception as e:
-        answer |= dict(message=f'it needs more than {limits.memory:g} GB' if short_of_memory(e) else f'the check failed: {type(e).__name__}: {tidy(str(e), 300)}')
+        room = f'{limits.memory:g} GB' if limits.target == 'cpu' else 'the GPU has'
+        answer |= dict(message=f'it needs more memory than {room}' if short_of_memory(e) else f'the check failed: {type(e).__name__}: {tidy(str(e), 300)}')
     channel.send(answer)
 
 

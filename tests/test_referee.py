@@ -421,3 +421,12 @@ def test_what_the_counters_find_turns_an_accepted_verdict(monkeypatch):
     assert v.reason == 'precision' and v.milestone == -1 and v.speedup_eager is None and v.evidence['counters']['operations'] and 'counters' in v.evidence['seconds']
     monkeypatch.setattr(referee, 'count', lambda *a: dict(operations={'fp32': 9}))
     assert j.judge(packed, opts).milestone == 3 and 'counters' not in j.judge(packed, QUICK).evidence
+
+
+def test_a_network_that_fades_is_judged_with_weights_that_keep_the_variance(pool):
+    deep = task('return self.f(x)', '[torch.randn(8, 32)]', 'self.f = nn.Sequential(*(m for _ in range(40) for m in (nn.Linear(32, 32), nn.ReLU())))')
+    same = deep.source.split('def get_inputs')[0].replace('class Model', 'class ModelNew')
+    wrong = same.replace('self.f(x)', 'self.f(x.abs())')
+    right, off = (pool.judge(deep, Candidate((('model_new.py', s),)), FREE) for s in (same, wrong))
+    assert right.correct and 'variance' in right.evidence['weights'], right
+    assert off.reason == 'wrong_result', off
