@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # %% ../nbs/03_build.ipynb #4adaf05c
+from .isolation import Room, command, missing
 from .compilers import NotRunnable, Recipe, clean_env, compiler_version, find_gxx, recipe
 from .workspace import Candidate
 
@@ -61,9 +62,10 @@ LIMITS = f'ulimit -c 0; ulimit -f "$1"; ulimit -v {MAX_MEMORY // 1024}; shift; e
 
 def run_tool(argv: tuple, cwd: Path, deadline: float, max_file: int = MAX_FILE) -> tuple:
     "(exit status, output) of one compiler run in `cwd`; exit status None: killed at the deadline (time.monotonic())."
-    tmp = cwd.parent / "tmp"
+    tmp, room = cwd.parent / "tmp", Room(write=(str(cwd.parent),), read=("/",), fork=True, file_bytes=max_file)
+    level = "process" if missing("landlock") else "landlock"
     with tempfile.TemporaryFile(dir=cwd.parent) as out:
-        process = subprocess.Popen(["/bin/sh", "-c", LIMITS, "sh", str(max_file // 512), *argv], cwd=cwd,
+        process = subprocess.Popen(command(level, room, ["/bin/sh", "-c", LIMITS, "sh", str(max_file // 512), *argv]), cwd=cwd,
                                    env=clean_env(tmp), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             code = process.wait(max(0.0, deadline - time.monotonic()))

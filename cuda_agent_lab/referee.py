@@ -25,7 +25,6 @@ from .timing import LOOKS, THRESHOLDS, decided, paired_ratio, summarise
 from .verdict import Verdict, milestone, plain
 from .wire import WireError, layout, run
 from .worker import short_of_memory
-from .zygote import LEVEL
 
 # %% ../nbs/12_referee.ipynb #017edd80
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Judge:
         seed = opts.seed if opts.seed is not None else secrets.randbits(48)
         self.rng, self.errors, self.earlier, self.history = random.Random(seed), [], [], []
         evidence = dict(threads=threads_of(opts), precision=opts.precision, tolerance=opts.tolerance, abi=candidate['abi'], **self.ref.notes)
-        about = dict(isolation=LEVEL, device=device_name(opts.target), seed=seed, versions=versions(), candidate=candidate['hash'])
+        about = dict(isolation=self.host.level, device=device_name(opts.target), seed=seed, versions=versions(), candidate=candidate['hash'])
         timing = {}
         try:
             side = self.run_checks(candidate, opts, evidence)

@@ -7,10 +7,10 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 # %% auto #0
 __all__ = ['ALLOWED_OPS', 'FOREIGN_EXIT', 'FOREIGN', 'is_allowed', 'OperatorWatch', 'forbid_operators', 'ForeignLibrary',
            'hide_libraries', 'threads_inherit', 'watch_events', 'callables', 'replaced', 'tidy', 'short_of_memory',
-           'describe', 'put_extension', 'last_error', 'load_class', 'copy_state', 'Worker']
+           'describe', 'put_extension', 'last_error', 'write_files', 'load_class', 'copy_state', 'Worker']
 
 # %% ../nbs/07_worker.ipynb #e9f8e942
-import ctypes, gc, importlib.util, linecache, os, random, resource, socket, sys, threading, time, traceback, types
+import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, threading, time, traceback, types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -116,7 +116,7 @@ def watch_events(home: str, notes: dict):
         try: p = os.fsdecode(p)
         except TypeError: return False                                  # a descriptor
         p = os.path.join(os.path.realpath(os.path.dirname(p) or '.'), os.path.basename(p))
-        return not (p + os.sep).startswith((home, '/dev/null', '/dev/shm', '/proc/self', '/dev/nvidia'))
+        return not (p + os.sep).startswith((home, '/dev/null', '/proc/self', '/dev/nvidia'))
     def hook(event, args):
         if event == 'open' and args[0] is not None:
             mode, flags = args[1], args[2] or 0
@@ -169,6 +169,7 @@ def describe(e: BaseException) -> dict:
     if short_of_memory(e): kind = 'out_of_memory'
     elif isinstance(e, ImportError) and (getattr(e, 'name', None) or '').split('.')[0] in ('model', 'reference'): kind = 'reference_access'
     elif isinstance(e, ForeignLibrary): kind = 'foreign_library'
+    elif re.search('Permission denied|Read-only file system', str(e)): kind = 'path_escape'
     elif isinstance(e, SystemExit): kind = 'exit'
     elif 'CUDA error' in str(e) or 'kernel was not launched' in str(e): kind = 'launch_error'
     frames = [f for f in traceback.extract_tb(e.__traceback__) if 'cuda_agent_lab' not in f.filename]
@@ -194,13 +195,16 @@ def last_error(library: str):
     return function
 
 
-def load_class(files: list, main: str, name: str, home: str):
-    "Write the files below `home`, execute `main`, return its class `name`."
+def write_files(files: list, home: str):
+    "Write (path, text)s below `home`."
     for path, text in files:
         p = Path(home, path)
         p.parent.mkdir(parents=True, exist_ok=True)
         p.write_text(text)
-    source = dict(files)[main]
+
+
+def load_class(source: str, main: str, name: str, home: str):
+    "Execute the text of `main`, which lies below `home`, and return its class `name`."
     module = types.ModuleType(Path(main).stem)
     module.__file__, module.__spec__ = str(Path(home, main)), ModuleSpec(Path(main).stem, None, origin=main)
     sys.modules[module.__name__] = module
@@ -225,9 +229,9 @@ def copy_state(module: torch.nn.Module, state: dict):
 
 # %% ../nbs/07_worker.ipynb #4b56ce42
 class Worker:
-    "Serves one channel until it closes. `trusted` workers run the reference, the others a candidate."
-    def __init__(self, channel: Channel, home: str, trusted: bool):
-        self.channel, self.home, self.trusted = channel, home, trusted
+    "Serves one channel until it closes. `trusted` workers run the reference, the others a candidate; `seal` confines the process before the candidate's own code."
+    def __init__(self, channel: Channel, home: str, trusted: bool, seal=lambda: None):
+        self.channel, self.home, self.trusted, self.seal = channel, home, trusted, seal
         self.models, self.notes, self.watches, self.before, self.foreign = {}, {}, [], {}, {}
         self.args, self.out, self.memory, self.flush, self.device = [], None, None, None, 'cpu'
         self.last_error = lambda: None
@@ -284,6 +288,10 @@ class Worker:
         if len(data) < 8: raise WireClosed('the judge has gone')
         return data
 
+    def describe(self, e: BaseException) -> dict:
+        "An exception as data, with what the process noted about itself: the sandbox may have refused what was noted."
+        return describe(e) | dict(notes=self.notes)
+
     def serve(self):
         "Answer frames until the other side closes the channel."
         ops = dict(open=self.open, load=self.load, reset=self.reset, compile=self.compile, args=self.args_, rest=self.rest, call=self.call, collect=self.collect)
@@ -292,7 +300,7 @@ class Worker:
             except WireError: return
             try: answer = ops[m['op']](m, fds)
             except WireClosed: return
-            except BaseException as e: answer = {'error': describe(e)}
+            except BaseException as e: answer = {'error': self.describe(e)}
             try: self.channel.send(answer)
             except (WireClosed, TypeError, ValueError): return
 
@@ -303,13 +311,18 @@ def _load(self: Worker, m: dict, fds: list):
     if not self.trusted:
         hide_libraries()
         threads_inherit(self.watches)
-        if m['library']:
-            put_extension(m['library'])
-            self.last_error = last_error(m['library'])
         os.chdir(self.home)
+    write_files(files, self.home)
+    if not self.trusted:
         self.before = callables()
-        if m['watch']: watch_events(self.home, self.notes)
-    cls = load_class(files, m['main'], m['cls'], self.home)
+        if m['watch']:                                            # not where its own build is part of loading it
+            watch_events(self.home, self.notes)
+            self.seal()
+        if fds:
+            library = f'/proc/self/fd/{fds[0]}'                   # in memory: the build's folder is not for candidates to read
+            put_extension(library)
+            self.last_error = last_error(library)
+    cls = load_class(dict(files)[m['main']], m['main'], m['cls'], self.home)
     torch.manual_seed(m['seed']); random.seed(m['seed'])
     self.specs = {k: spec_from(s) for k, s in m['state'].items()}
     with torch.device(self.device), torch.no_grad():
@@ -369,7 +382,7 @@ def _call(self: Worker, m: dict, fds: list):
             if cuda:
                 events[1].record()
                 torch.cuda.synchronize()
-    except BaseException as e: error = describe(e)
+    except BaseException as e: error = self.describe(e)
     sock.sendall(nonce if error is None and not self.foreign else b'\xff'*8)
     if error is None and (problem := self.last_error()):                      # a pybind binding may launch and not look
         error = dict(kind='launch_error', text=f'the kernel was not launched: {tidy(problem.decode(errors="replace"), 200)}')

@@ -28,8 +28,8 @@ def target(request):
 
 
 @pytest.fixture(scope='module')
-def pool(target):
-    with LocalPool(target=target, keep=2, build_timeout=30.) as p: yield p
+def pool(target, request):
+    with LocalPool(target=target, keep=2, build_timeout=30., isolation=request.config.getoption('--isolation')) as p: yield p
 
 
 @pytest.mark.parametrize('case', INDEX, ids=lambda c: c['id'])

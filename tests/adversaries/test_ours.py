@@ -14,8 +14,8 @@ QUICK = JudgeOptions(compile=False, max_pairs=17, timeout=20.)
 
 
 @pytest.fixture(scope='module')
-def pool():
-    with LocalPool(keep=2) as p: yield p
+def pool(request):
+    with LocalPool(keep=2, isolation=request.config.getoption('--isolation')) as p: yield p
 
 
 @pytest.mark.parametrize('name', HONEST)
