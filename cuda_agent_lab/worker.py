@@ -7,7 +7,8 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 # %% auto #0
 __all__ = ['ALLOWED_OPS', 'FOREIGN_EXIT', 'FOREIGN', 'is_allowed', 'OperatorWatch', 'forbid_operators', 'ForeignLibrary',
            'hide_libraries', 'threads_inherit', 'watch_events', 'callables', 'replaced', 'tidy', 'short_of_memory',
-           'describe', 'put_extension', 'last_error', 'write_files', 'load_class', 'copy_state', 'Worker']
+           'describe', 'put_extension', 'last_error', 'limit_memory', 'write_files', 'load_class', 'copy_state',
+           'Worker']
 
 # %% ../nbs/07_worker.ipynb #e9f8e942
 import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, threading, time, traceback, types
@@ -195,6 +196,12 @@ def last_error(library: str):
     return function
 
 
+def limit_memory(more: int):
+    "Limit this process to the private memory that it has now and `more` bytes. (RLIMIT_DATA; RLIMIT_AS would count the addresses that CUDA reserves.)"
+    now = next(int(l.split()[1])*1024 for l in open('/proc/self/status') if l.startswith('VmData'))
+    if more: resource.setrlimit(resource.RLIMIT_DATA, (now + more,)*2)
+
+
 def write_files(files: list, home: str):
     "Write (path, text)s below `home`."
     for path, text in files:
@@ -241,11 +248,9 @@ class Worker:
         "Map the arena; set threads, precision and limits."
         self.device = m['device']
         torch.set_num_threads(m['threads'])
-        if m.get('memory') and not self.trusted and self.device == 'cpu':       # bytes of private memory beyond what is mapped now; never with CUDA
-            now = next(int(l.split()[1])*1024 for l in open('/proc/self/status') if l.startswith('VmData'))
-            resource.setrlimit(resource.RLIMIT_DATA, (now + m['memory'],)*2)
         tf32 = m['precision'] == 'tf32'
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        self.host_bytes = m.get('memory', 0)
         self.arena, self.local = open_arena(m['arena'], fds), m['device'] == 'cpu' or m['arena']['via'] == 'ipc'
         self.memory = self.arena if self.local else torch.empty(self.arena.numel(), dtype=torch.uint8, device=self.device)
         if self.device != 'cpu': self.flush = torch.empty(m['flush'], dtype=torch.uint8, device=self.device)
@@ -315,6 +320,7 @@ def _load(self: Worker, m: dict, fds: list):
     write_files(files, self.home)
     if not self.trusted:
         self.before = callables()
+        limit_memory(self.host_bytes)                             # after CUDA has reserved its share
         if m['watch']:                                            # not where its own build is part of loading it
             watch_events(self.home, self.notes)
             self.seal()
