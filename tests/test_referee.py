@@ -154,6 +154,7 @@ def test_stale_only_while_timed(pool):
 
 HONEST = {
     'transposed input': (task('return x*2', '[torch.randn(40, 30).t()]'), simple('for (int64_t i = 0; i < n; ++i) out[i] = 2*x[i];', make='x = x.contiguous(); out = torch.empty_like(x)')),
+    'expanded input': (task('return x*2', '[torch.randn(1, 30).expand(40, 30)]'), simple('for (int64_t i = 0; i < n; ++i) out[i] = 2*x[i];', make='x = x.contiguous(); out = torch.empty_like(x)')),
     'integer input': (task('return F.embedding(i, w)', '[torch.randint(0, 50, (64,)), torch.randn(50, 16)]', given='i, w'),
                       simple('for (int64_t r = 0; r < n; ++r) for (int64_t c = 0; c < d; ++c) out[r*d + c] = w[i[r]*d + c];', 'void f(float* out, const int64_t* i, const float* w, int64_t n, int64_t d)',
                              'f(out, i, w, i.shape[0], w.shape[1])', make='out = torch.empty(i.shape[0], w.shape[1])', given='i, w')),
