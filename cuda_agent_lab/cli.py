@@ -47,7 +47,7 @@ def judge_folder(args) -> Verdict:
         if getattr(e, 'reason', ''): return Verdict('rejected', e.reason, str(e), milestone=-1, isolation=level)
         raise
     task = find_task(folder, args.task)
-    opts = JudgeOptions(target=args.target, precision=args.precision, tolerance=args.tolerance, timing=not args.no_timing,
+    opts = JudgeOptions(target=args.target, precision=args.precision, tolerance=args.tolerance, allow_torch=args.allow_torch, timing=not args.no_timing,
                         compile=not args.no_compile, seed=args.seed, timeout=args.timeout)
     with LocalPool(target=args.target, cache=args.cache, isolation=level) as pool: return pool.judge(task, candidate, opts)
 
@@ -62,7 +62,7 @@ def cmd_judge(args) -> int:
 def cmd_script(args) -> int:
     "compile, verify or profile WORKSPACE: what the workspace's own scripts do without a judge."
     args.task = args.seed = args.require = args.cache = None
-    args.precision, args.tolerance, args.timeout = 'fp32', 'strict', 600.
+    args.precision, args.tolerance, args.timeout, args.allow_torch = 'fp32', 'strict', 600., False
     args.no_timing, args.no_compile = args.command == 'verify', False
     if args.command == 'compile':
         with LocalPool(target=args.target) as pool: b = pool.build(read_candidate(args.dir))
@@ -143,9 +143,10 @@ def parser() -> argparse.ArgumentParser:
     j.add_argument('--target', default='cpu', choices=('cpu', 'cuda', 'triton'))
     j.add_argument('--json', action='store_true', help='print the verdict as one JSON object')
     j.add_argument('--tolerance', default='strict', choices=('strict', 'paper'), help="'paper': atol = rtol = 1e-2")
-    j.add_argument('--precision', default='fp32', choices=('fp32', 'tf32', 'bf16'))
-    j.add_argument('--require', choices=LEVELS, default='process', help='refuse to run below this isolation level')
+    j.add_argument('--precision', default='fp32', choices=('fp32', 'tf32', 'bf16'), help='of eager, compiled and candidate; who computes below it is refused')
+    j.add_argument('--allow-torch', action='store_true', help='no operator rule: torch and other libraries may compute; the verdict says so')
     j.add_argument('--isolation', choices=LEVELS, help='use this level instead of the strongest that works here')
+    j.add_argument('--require', choices=LEVELS, default='process', help='refuse to run below this isolation level')
     j.add_argument('--no-timing', action='store_true', help='right or wrong only')
     j.add_argument('--no-compile', action='store_true', help='do not time torch.compile')
     j.add_argument('--seed', type=int, help='weights and draws that repeat')

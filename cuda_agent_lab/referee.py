@@ -18,7 +18,7 @@ from statistics import median
 # %% ../nbs/12_referee.ipynb #c57a1085
 import torch
 from .compare import compare
-from .draws import Draw, Reference, TaskInvalid, gate, make_draws, same
+from .draws import Draw, Reference, TaskInvalid, gate, is_plain, kappas, make_draws, precision_of, same
 from .exchange import Failed, InfraFailed, Side, check_honest, check_structure, describe_error, forbidden_symbols, imports_the_lab
 from .exchange import rejected, threads_of
 from .timing import LOOKS, THRESHOLDS, decided, paired_ratio, summarise
@@ -33,6 +33,7 @@ class JudgeOptions:
     target: str = 'cpu'            # 'cpu' or 'cuda'
     precision: str = 'fp32'        # declared for both sides: 'fp32' (TF32 off), 'tf32', 'bf16'
     tolerance: str = 'strict'      # 'strict', or 'paper': atol = rtol = 1e-2 on the plain draws decides
+    allow_torch: bool = False      # True: no operator rule. Operators of torch and other libraries may compute; all else holds
     draws: int = 5                 # draws of get_inputs() under secret seeds, beside the variants
     timing: bool = True            # False: right or wrong only
     compile: bool = True           # time torch.compile of the reference as well
@@ -68,7 +69,8 @@ class Judge:
         self.start, self.seconds, self.unpaid_seconds, self.opts_now = time.monotonic(), {}, 0.0, opts
         seed = opts.seed if opts.seed is not None else secrets.randbits(48)
         self.rng, self.errors, self.earlier, self.history = random.Random(seed), [], [], []
-        evidence = dict(threads=threads_of(opts), precision=opts.precision, tolerance=opts.tolerance, abi=candidate['abi'], **self.ref.notes)
+        evidence = dict(threads=threads_of(opts), precision=opts.precision, tolerance=opts.tolerance, allow_torch=opts.allow_torch,
+                        abi=candidate['abi'], **self.ref.notes)
         about = dict(isolation=self.host.level, device=device_name(opts.target), seed=seed, versions=versions(), candidate=candidate['hash'])
         timing = {}
         try:
@@ -121,7 +123,7 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
     abi = candidate['abi']
     self.usual = math.inf            # seconds that a draw may take at our expense
     if imports_the_lab(candidate['files']): raise rejected('tamper', 'it imports cuda_agent_lab, which judges it; a candidate needs torch and cuda_extension')
-    if candidate['library']:
+    if candidate['library'] and not opts.allow_torch:
         bad = forbidden_symbols(Path(candidate['library']).read_bytes(), abi)
         if bad: raise rejected('torch_fallback', f'the library calls {", ".join(bad[:3])}; compute in your own kernel', symbols=bad[:20])
     child = self.host.spawn('candidate')                                        # it starts while we draw
@@ -138,7 +140,7 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
             if not names:
                 self.side = Side(child, self.ref, draw, opts, 'forward')
                 seconds = 300 if abi == 'inline' else 60
-                self.side.load(candidate['files'], 'model_new.py', 'ModelNew', candidate['library'], abi != 'inline', seconds)
+                self.side.load(candidate['files'], 'model_new.py', 'ModelNew', candidate['library'], abi != 'inline', seconds, opts.allow_torch)
                 self.errors = [dict(output=i) for i in range(len(draw.outs))]
                 self.lap('load', t); t = time.monotonic()
             self.check(self.side, draw, self.call_limit() + (0 if names or opts.target == 'cpu' else 60), True)      # a GPU loads its kernels at the first call
@@ -148,7 +150,7 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
     except BaseException:
         if self.side is None: child.kill()
         raise
-    evidence |= dict(draws=names)
+    evidence |= dict(draws=names) | (dict(operators=self.operators) if opts.allow_torch else {})
     return self.side
 
 
@@ -168,22 +170,23 @@ def _check(self: Judge, side: Side, draw: Draw, seconds: float, guard: bool, ans
     if answer is None:
         side.write(draw)
         answer = side.call('candidate', seconds, guard=guard, collect=True)
-    if guard: check_honest(answer)
+    if guard: self.operators = check_honest(answer, self.opts_now.allow_torch)
     check_structure(answer, draw)
     inputs = [side.at(s) for s in side.arg_specs]
     changed = [i for i, (v, t, e) in enumerate(zip(inputs, draw.tensors, draw.after)) if e is None and not same(v, t)]
     if changed: raise rejected('input_mutated', f'forward changes its input {changed[0]}; the reference does not')
     outs = [side.at(s) for s in layout([e.eager for e in draw.outs], side.outbox[0], dense=True)[0]]
-    plain_draw = draw.name.startswith(('draw', 'last'))              # timed calls are scaled, so they count as variants
+    plain_draw = is_plain(draw)                                      # timed calls are scaled, so they count as variants
     results = [compare(o, e, k, self.ref.wide, v if plain_draw and v else math.inf)
-               for o, e, k, v in zip(outs, draw.outs, self.ref.kappa if plain_draw else self.ref.kappa_variants, self.ref.varies)]
+               for o, e, k, v in zip(outs, draw.outs, kappas(self.ref, draw), self.ref.varies)]
     results += [compare(v, e, 1.0, self.ref.wide) for v, e in zip(inputs, draw.after) if e is not None]
     for i, r in enumerate(results):
         if i < len(self.errors): worst(self.errors[i], r, i, draw.name)
         paper = self.opts_now.tolerance == 'paper'                    # the paper knows no variants; timed calls count
         if (r['ok'] if not paper else r['paper_ok'] or not (plain_draw or draw.name == TIMED)): continue
         r = dict(kind='wrong_result', where=None, share_wrong=0.0, got=math.nan, want=math.nan) | r
-        if self.is_stale(outs, draw):
+        if i < len(outs) and (found := precision_of(self.ref, draw, i, outs[i])): r |= dict(kind='precision', factors=found, declared=self.opts.precision)
+        elif self.is_stale(outs, draw):
             raise rejected('stale_output', f'on {draw.name} forward returns the result of an earlier call; compute from the inputs at each call')
         raise rejected(r['kind'], describe_error(r, i, draw.name))
     self.earlier = [Draw(draw.name, draw.tree, draw.tensors, outs=draw.outs)] if sum(e.ref.numel() for e in draw.outs) < 1 << 24 else []

@@ -59,6 +59,12 @@ class Verdict:
         return self.status == 'correct'
 
     @property
+    def rules(self) -> str:
+        "What it was held to: 'fp32 strict', 'bf16 strict, torch allowed', ...; '' where it was not judged. Verdicts under different rules don't compare."
+        e = self.evidence
+        return f'{e["precision"]} {e["tolerance"]}' + ', torch allowed'*bool(e.get('allow_torch')) if 'precision' in e else ''
+
+    @property
     def infra(self) -> bool:
         "Says nothing about the candidate: drop it, never train on it."
         return self.status == 'infra_error'
@@ -106,12 +112,13 @@ def sentence(v: Verdict) -> str:
     "One line for an agent or a terminal."
     if v.status != 'correct': return f'{v.status}{" " + v.reason if v.reason else ""}: {v.message}'
     t = {k: x.median_ms for k, x in v.timing.items() if x}
-    if 'candidate' not in t: return f'correct: {v.message or "not timed"}'
+    how = 'correct' + (f' ({v.rules})' if v.rules not in ('', 'fp32 strict') else '')
+    if 'candidate' not in t: return f'{how}: {v.message or "not timed"}'
     parts = [f'eager {t["eager"]:.3g} ms'] if 'eager' in t else []
     if 'compiled' in t: parts.append(f'compiled {t["compiled"]:.3g} ms')
     text = ', '.join(parts + [f'yours {t["candidate"]:.3g} ms'])
     ratios = [f'{s["median"]:.2f}x {name}' for name, s in (('eager', v.speedup_eager), ('compiled', v.speedup_compile)) if s]
-    return f'correct: {text}: {", ".join(ratios)}, milestone {v.milestone}'
+    return f'{how}: {text}: {", ".join(ratios)}, milestone {v.milestone}'
 
 
 def report(v: Verdict) -> str:

@@ -314,7 +314,7 @@ def _load(self: Worker, m: dict, fds: list):
     "Make the module: source, constructor, weights."
     files = [tuple(f) for f in m['files']]
     if not self.trusted:
-        hide_libraries()
+        if not m['allow_torch']: hide_libraries()
         threads_inherit(self.watches)
         os.chdir(self.home)
     write_files(files, self.home)
@@ -337,7 +337,7 @@ def _load(self: Worker, m: dict, fds: list):
         model = model.to(self.device)
     self.models['eager' if self.trusted else 'candidate'] = model
     self.reset({}, ())
-    if not self.trusted: forbid_operators(self.foreign, self.device != 'cpu')      # the constructor may compute: weights are its to prepare
+    if not (self.trusted or m['allow_torch']): forbid_operators(self.foreign, self.device != 'cpu')      # the constructor may compute: weights are its to prepare
     gc.collect(); gc.freeze()
     return {}
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cuda_agent_lab import referee
+from cuda_agent_lab import pool as pool_module, referee
 from cuda_agent_lab.draws import Reference
 from cuda_agent_lab.exchange import InfraFailed, Side
 from cuda_agent_lab.pool import LocalPool
@@ -293,3 +293,106 @@ def test_a_seed_repeats_the_gate_and_the_weights():
     linear = task('return self.f(x)', init='self.f = nn.Linear(128, 8)').source
     a, b, c = (Judge(linear, JudgeOptions(seed=s), None).ref for s in (5, 5, 6))
     assert a.varies == b.varies != c.varies and a.init_seed == b.init_seed and not a.rotate
+
+
+# --- the declared precision, the same for both sides
+
+PRODUCT = '''
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.w = torch.nn.Parameter({w}(24, 8192)*.1)
+    def forward(self, x): return x @ self.w.t()
+def get_inputs(): return [{x}(16, 8192)]
+def get_init_inputs(): return []
+'''
+PRODUCT_NEW = '''
+import torch, cuda_extension
+wide = cuda_extension.declare("void wide(float* out, const float* x, const float* w, int64_t m, int64_t n, int64_t k)")
+half = cuda_extension.declare("void half(uint16_t* out, const uint16_t* x, const uint16_t* w, int64_t m, int64_t n, int64_t k)")
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.w = torch.nn.Parameter(torch.zeros(24, 8192))
+    def forward(self, x):
+        out = torch.empty(x.shape[0], 24, dtype=x.dtype)
+        (wide if x.dtype == torch.float32 else half)(out, x, self.w, x.shape[0], 24, x.shape[1])
+        return out
+'''
+PRODUCT_CODE = '''
+#include <cstdint>
+#include <cstring>
+static float bits(uint32_t u) { float f; std::memcpy(&f, &u, 4); return f; }
+static uint32_t raw(float f) { uint32_t u; std::memcpy(&u, &f, 4); return u; }
+static float low(float f) { uint32_t u = raw(f); return bits(LOW); }
+static float load(float f) { return low(f); }
+static float load(uint16_t h) { return low(bits((uint32_t)h << 16)); }
+static void store(float* p, float f) { *p = f; }
+static void store(uint16_t* p, float f) { uint32_t u = raw(f); *p = (u + 0x7fff + (u >> 16 & 1)) >> 16; }
+template <class T> void product(T* out, const T* x, const T* w, int64_t m, int64_t n, int64_t k) {
+  for (int64_t i = 0; i < m; ++i) for (int64_t j = 0; j < n; ++j) {
+    float s = 0;
+    for (int64_t l = 0; l < k; ++l) s += load(x[i*k + l])*load(w[j*k + l]);
+    store(out + i*n + j, s);
+  }
+}
+extern "C" void wide(float* out, const float* x, const float* w, int64_t m, int64_t n, int64_t k) { product(out, x, w, m, n, k); }
+extern "C" void half(uint16_t* out, const uint16_t* x, const uint16_t* w, int64_t m, int64_t n, int64_t k) { product(out, x, w, m, n, k); }
+'''
+FACTORS = {'fp32': 'u', 'tf32': '(u + 0x1000u) & 0xffffe000u', 'tf32 cut off': 'u & 0xffffe000u', 'bf16': '(u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u', 'fp8': '(u + 0x80000u) & 0xfff00000u'}
+STEPS = ['fp32', 'tf32', 'bf16', 'fp8']
+
+
+@pytest.mark.parametrize('declared', STEPS[:3])
+@pytest.mark.parametrize('inside', FACTORS)
+@pytest.mark.parametrize('numbers', ['rand', 'randn'])
+def test_a_product_is_held_to_the_declared_precision(pool, numbers, inside, declared):
+    """A real kernel that rounds what it multiplies. With factors in [0, 1) the roundings of 8,192 addends cancel: only the draw with random signs shows TF32."""
+    c = Candidate((('model_new.py', PRODUCT_NEW), ('kernels/product.cpp', PRODUCT_CODE.replace('LOW', FACTORS[inside]))))
+    v = pool.judge(Task('t', None, PRODUCT.format(w=f'torch.{numbers}', x=f'torch.{numbers}')), c, JudgeOptions(compile=False, timing=False, precision=declared))
+    assert v.evidence['precision'] == declared
+    if STEPS.index(inside.split()[0]) <= STEPS.index(declared): assert v.correct and v.rules == f'{declared} strict', v
+    else: assert v.reason == 'precision' and f'below the declared {declared}' in v.message, v
+
+
+# --- without the operator rule
+
+FREE = JudgeOptions(compile=False, timing=False, allow_torch=True)
+TORCH = 'import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return {}\n'
+RIGHT = 'x*torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)'
+FREED = {
+    'operators': TORCH.format(RIGHT),
+    'NumPy': 'import numpy as np\n' + TORCH.format('torch.from_numpy(x.numpy()/np.sqrt((x.numpy()**2).mean(-1, keepdims=True) + 1e-6))'),
+    'a thread': 'from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)\n' + TORCH.format(f'pool.submit(lambda: {RIGHT}).result()'),
+    'symbols of torch in the library': MODEL,
+}
+HELD = {
+    'wrong_result': TORCH.format(RIGHT.replace('1e-6', '1e-2')),
+    'input_mutated': TORCH.format(RIGHT.replace('x*', 'x.mul_(1.5)*')),
+    'tamper': 'import time\ntime.perf_counter = lambda: 0.0\n' + TORCH.format(RIGHT),
+    'import of the lab': 'import cuda_agent_lab\n' + TORCH.format(RIGHT),
+    'reference_access': 'import model\n' + TORCH.format(RIGHT),
+    'output_dtype': TORCH.format(f'({RIGHT}).double()'),
+    'process_spawn': 'import os\nos.system("true")\n' + TORCH.format(RIGHT),
+    'stale_output': TORCH.format('self.__dict__.setdefault("y", ' + RIGHT + ')'),
+    'no_result': 'import os\n' + TORCH.format('os._exit(77)'),
+}
+
+
+@pytest.mark.parametrize('name', FREED)
+def test_allow_torch_drops_the_operator_rule(pool, name):
+    code = CODE + ('extern "C" void _ZN2at4_ops3mulEv() {}\n' if 'symbols' in name else '')
+    c = candidate(FREED[name], code) if 'symbols' in name else Candidate((('model_new.py', FREED[name]),))
+    strict, v = pool.judge(RMS, c, UNTIMED), pool.judge(RMS, c, FREE)
+    assert strict.reason in ('torch_fallback', 'foreign_library') and not strict.evidence['allow_torch'], strict
+    assert v.correct and v.evidence['allow_torch'] and v.rules == 'fp32 strict, torch allowed' and Verdict.from_json(v.to_json()).rules == v.rules, v
+    assert ('aten::rsqrt' in v.evidence['operators']) == (name == 'operators' or name == 'a thread'), v
+
+
+@pytest.mark.parametrize('name', HELD)
+def test_allow_torch_drops_nothing_else(pool, name):
+    v = pool.judge(RMS, Candidate((('model_new.py', HELD[name]),)), FREE)
+    assert (v.status, v.reason) == ('rejected', 'tamper' if name == 'import of the lab' else name), v
+
+
+def test_a_verdict_with_torch_is_another_verdict(tmp_path):
+    assert pool_module.verdict_key(RMS, candidate(), FREE) != pool_module.verdict_key(RMS, candidate(), UNTIMED)
