@@ -365,7 +365,7 @@ Worker.load, Worker.compile = _load, _compile
 
 # %% ../nbs/07_worker.ipynb #a01ce790
 def _call(self: Worker, m: dict, fds: list):
-    "One call of forward (`empty`: none, to learn what a call costs beside it). Answers twice: eight raw bytes, then a frame."
+    "One call of forward (`empty`: none, to learn what a call costs beside it; `deliver`: and the outputs handed over). Answers twice: eight raw bytes, then a frame."
     model, sock, cuda, self.out = self.models[m['which']], self.channel.sock, self.device != 'cpu', None
     if m['reset']: self.reset({}, ())
     elif not self.local: self.pull()
@@ -379,7 +379,7 @@ def _call(self: Worker, m: dict, fds: list):
     self.channel.timeout(None)
     self.channel.send({'ready': True})
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    nonce, out, error = self.wait_go(sock), None, None
+    nonce, out, error, handed = self.wait_go(sock), None, None, {}
     try:
         with torch.no_grad():
             if cuda and m['flush']:
@@ -396,6 +396,11 @@ def _call(self: Worker, m: dict, fds: list):
             if cuda:
                 events[1].record()
                 torch.cuda.synchronize()
+        if m['deliver'] and not m['empty']:
+            self.out, threads = out, torch.get_num_threads()
+            torch.set_num_threads(1)             # to wake the others costs more in a process that has let them sleep
+            handed = self.collect({}, ())
+            torch.set_num_threads(threads)
     except BaseException as e: error = describe(e)
     sock.sendall(nonce if error is None and not self.foreign else b'\xff'*8)
     if error is None and (problem := self.last_error()):                      # a pybind binding may launch and not look
@@ -404,7 +409,7 @@ def _call(self: Worker, m: dict, fds: list):
     if error is not None: return {'error': error}
     if cuda and m['flush'] and not m['empty']:
         self.delay = max(self.delay, 4*min(host, 5_000_000))                  # twice the host's time, 10 ms at most
-    answer = dict(faults=resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)      # pages that the call touched for the first time
+    answer = handed | dict(faults=resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)      # pages that the call touched for the first time
     if cuda: answer |= dict(device_ms=events[0].elapsed_time(events[1]))
     if m['guard']: answer |= dict(ops=dict(list(watch.seen.items())[:20]), notes=self.notes, replaced=replaced(self.before)[:5])
     self.out = out               # kept whether it will be asked for or not: nothing in this process tells a call that is checked from one that is not
