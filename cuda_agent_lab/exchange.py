@@ -6,8 +6,8 @@ Docs: https://example.github.io/cuda_agent_lab/exchange.html.md"""
 
 # %% auto #0
 __all__ = ['FIELDS', 'Failed', 'InfraFailed', 'rejected', 'computes_with', 'noted', 'failure', 'ended', 'forbidden_symbols',
-           'imports_the_lab', 'shallow', 'damaged', 'Side', 'in_memory', 'threads_of', 'check_honest', 'same_tree',
-           'check_structure', 'describe_error']
+           'imports_the_lab', 'shallow', 'damaged', 'Side', 'in_memory', 'scaled', 'threads_of', 'check_honest',
+           'same_tree', 'check_structure', 'describe_error']
 
 # %% ../nbs/11_exchange.ipynb #94465fb1
 import ast, math, os, re, signal, time
@@ -44,9 +44,9 @@ def computes_with(names: str, **evidence) -> Failed:
     return rejected('torch_fallback', f'forward computes with {names}; allocation, views and copies are allowed, the rest is your kernel\'s work', **evidence)
 
 
-def noted(notes) -> Failed|None:
-    "The rejection for what a worker noted: a file or a process that a candidate may not have."
-    for reason in ('path_escape', 'process_spawn'):
+def noted(notes, reasons: tuple = ('path_escape', 'process_spawn')) -> Failed|None:
+    "The rejection for what a worker noted, if it is for one of these reasons."
+    for reason in reasons:
         if isinstance(notes, dict) and isinstance(text := notes.get(reason), str): return rejected(reason, tidy(text, 200))
 
 
@@ -71,7 +71,7 @@ def ended(child, during: str) -> Failed:
     "The verdict about a worker whose channel has closed."
     status = child.exit(2.0)
     tail = tidy(child.output(), 600)
-    if status == FOREIGN_EXIT and tail.endswith('on another thread'): return computes_with(tail)
+    if status == FOREIGN_EXIT and tail.endswith('on another thread'): return computes_with(tail.strip().rsplit('\n', 1)[-1])
     if status is None: return rejected('no_result', f'{during} closed its channel without a result', output=tail)
     if status >= 0: return rejected('no_result', f'{during} ended the process (exit status {status}) without a result', output=tail)
     name = signal.Signals(-status).name
@@ -86,6 +86,7 @@ def ended(child, during: str) -> Failed:
 def forbidden_symbols(library: bytes, abi: str) -> list[str]:
     "Torch operators that the library links against (beyond allocation and views for pybind), readable."
     names = set(re.findall(rb'_ZN(?:K)?(?:2at|5torch|3c10)\w+|aoti_torch_\w+', library))
+    names |= set() if b'.nv_fatbin' in library else set(re.findall(rb'(?<=\0)(?:dlv?sym|dlm?open)(?=\0)', library))       # CUDA's own runtime calls them
     if abi == 'c': return sorted(n.decode() for n in names)
     found = []
     for n in names:
@@ -93,7 +94,7 @@ def forbidden_symbols(library: bytes, abi: str) -> list[str]:
         if m:
             op = m[2][:int(m[1])].decode()
             if not any(op == a or op.startswith(a + '_') for a in ALLOWED_OPS): found.append('at::' + op)
-        elif re.match(rb'_ZN2at(6native|3cpu|4cuda4blas|10redispatch)', n): found.append(n.decode())
+        elif re.match(rb'_ZN2at(6native|3cpu|4cuda4blas|10redispatch)|dl', n): found.append(n.decode())
     return sorted(found)
 
 # %% ../nbs/11_exchange.ipynb #53fcfecb
@@ -132,7 +133,7 @@ def damaged(answer: dict, names: tuple) -> list[str]:
 class Side:
     "A worker and its arena. `opts` are the JudgeOptions (next notebook), `what` names it in messages. `ours`: a failure now is not the candidate's."
     def __init__(self, child, ref: Reference, draw: Draw, opts, what: str):
-        self.child, self.channel, self.ref, self.what, self.draw, self.ours, self.arena = child, child.channel, ref, what, None, True, None
+        self.child, self.channel, self.ref, self.what, self.draw, self.ours, self.arena, self.taken = child, child.channel, ref, what, None, True, None, None
         self.cuda = opts.target != 'cpu'
         self.specs, start = layout(list(ref.state.values()))
         self.inputs_at, used = start, layout(draw.tensors, start)[1] - start
@@ -217,8 +218,18 @@ def _write_state(self: Side):
     self.sync()
 
 
-def _write(self: Side, draw: Draw, scale: float = 1.0):
-    "Fresh values (float inputs times `scale`) into the worker's input buffers; describes them first if they lie otherwise than before."
+def scaled(t: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    "A float tensor times `factors`, element by element and over again from the start, with its strides; others as they are."
+    if not t.is_floating_point() or not t.numel(): return t
+    flat, f, n = run(t), factors.to(t.dtype), len(factors)
+    out, whole = torch.empty_like(flat), flat.numel()//n*n
+    torch.mul(flat[:whole].view(-1, n), f, out=out[:whole].view(-1, n))
+    torch.mul(flat[whole:], f[:flat.numel() - whole], out=out[whole:])
+    return out.as_strided(t.shape, t.stride())
+
+
+def _write(self: Side, draw: Draw, factors: torch.Tensor|None = None):
+    "Fresh values (float inputs times `factors`) into the worker's input buffers; describes them first if they lie otherwise than before."
     lies = lambda d: [(t.shape, t.stride(), t.dtype) for t in d.tensors]
     if self.draw is None or self.draw is not draw and (self.draw.tree != draw.tree or lies(self.draw) != lies(draw)):
         self.arg_specs, end = layout(draw.tensors, self.inputs_at)
@@ -228,7 +239,7 @@ def _write(self: Side, draw: Draw, scale: float = 1.0):
         self.views = [at(self.arena.memory, s) for s in self.arg_specs]
     self.draw = draw
     for v, t in zip(self.views, draw.tensors):
-        run(v).copy_(run(t)*scale if scale != 1 and t.is_floating_point() else run(t))       # the arena may lie in host memory
+        run(v).copy_(run(t if factors is None else scaled(t, factors)))              # the arena may lie in host memory
 
 
 def _at(self: Side, spec) -> torch.Tensor:
@@ -236,21 +247,35 @@ def _at(self: Side, spec) -> torch.Tensor:
     return at(self.arena.memory, spec).to(self.ref.device)
 
 
+def _outputs(self: Side, draw: Draw) -> list:
+    "The outputs that lie in the outbox, or lay there when the nonce of a delivering call came back."
+    memory, start = (self.arena.memory, self.outbox[0]) if self.taken is None else (self.taken, 0)
+    return [at(memory, s).to(self.ref.device) for s in layout([e.eager for e in draw.outs], start, dense=True)[0]]
+
+
 def _poison(self: Side):
     "Fill the outbox with NaN."
     self.arena.memory[self.outbox[0]:sum(self.outbox)].fill_(255)           # NaN in every float type
 
 
-Side.load, Side.write_state, Side.write, Side.at, Side.poison = _load, _write_state, _write, _at, _poison
+def _cpu_ns(self: Side) -> int:
+    "CPU time that the worker's process has taken, threads that have ended included; 0 where the system does not tell."
+    try: return time.clock_gettime_ns(~self.child.pid << 3 | 2)             # Linux: the clock of another process
+    except (OSError, AttributeError): return 0
+
+
+Side.load, Side.write_state, Side.write, Side.at, Side.outputs, Side.poison, Side.cpu_ns = _load, _write_state, _write, _at, _outputs, _poison, _cpu_ns
 
 # %% ../nbs/11_exchange.ipynb #28b29465
-def _call(self: Side, which: str, seconds: float, guard=False, collect=False, flush=False, empty=False) -> dict:
-    "One forward: {'ms': the judge's wall clock, 'after_ms': from then until all is handed over, ...what the worker adds}."
+def _call(self: Side, which: str, seconds: float, guard=False, collect=False, flush=False, empty=False, deliver=False) -> dict:
+    """One forward: {'ms': the judge's wall clock, 'after_ms': from then until all is handed over, ...what the worker adds}.
+
+    deliver: the worker hands its outputs over before it returns the nonce, so that nothing can be put off until after the clock."""
     if not empty: self.poison()                # checked or not: the outbox must not tell
     self.sync()
-    self.send(dict(op='call', which=which, guard=guard, flush=flush, empty=empty, reset=self.ref.stateful))
+    self.send(dict(op='call', which=which, guard=guard, flush=flush, empty=empty, deliver=deliver, reset=self.ref.stateful))
     self.answer(self.what, 60)
-    nonce, sock = os.urandom(8), self.channel.sock
+    nonce, sock, self.taken = os.urandom(8), self.channel.sock, None
     self.channel.timeout(seconds)
     try:
         start = time.perf_counter_ns()
@@ -260,8 +285,9 @@ def _call(self: Side, which: str, seconds: float, guard=False, collect=False, fl
     except BlockingIOError: raise self.fault(Failed('timeout', '', f'{self.what} did not return within {seconds:.0f} s')) from None
     except OSError: raise self.fault(ended(self.child, self.what)) from None
     if not back: raise self.fault(ended(self.child, self.what))
+    if collect and deliver: self.taken = self.arena.memory[-(-self.outbox[0]//64)*64:sum(self.outbox)].clone()      # as it is now; tensors start at multiples of 64
     answer = self.answer(self.what, 60)
-    if collect and back == nonce:
+    if collect and not deliver and back == nonce:
         self.send(dict(op='collect'))
         answer |= self.answer(self.what, 60)
     after_ms = (time.perf_counter_ns() - stop)/1e6
@@ -285,7 +311,7 @@ def check_honest(answer: dict, allow_torch: bool = False) -> dict:
     if swapped: raise rejected('tamper', f'it replaces {tidy(swapped[0], 60)}; leave functions of torch, Python and the lab as they are')
     ops = {tidy(o, 60): n for o, n in list(ops.items())[:20]}
     if ops and not allow_torch: raise computes_with(', '.join(list(ops)[:3]), ops=ops)
-    if found := noted(notes): raise found
+    if found := noted(notes, ('path_escape', 'process_spawn', 'tamper', *('foreign_library',)*(not allow_torch))): raise found
     return ops
 
 
