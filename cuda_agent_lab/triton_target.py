@@ -10,7 +10,7 @@ __all__ = ['ARCH', 'SHARED', 'STEERING', 'LIBDEVICE', 'missing', 'host_compilers
            'not_interpreted', 'place', 'explain']
 
 # %% ../nbs/45_triton_target.ipynb #5b12b9c6
-import importlib.metadata, importlib.util, os, re, shutil, struct, subprocess, sys, sysconfig
+import importlib.metadata, importlib.util, inspect, os, re, shutil, struct, subprocess, sys, sysconfig
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -98,21 +98,29 @@ class Interpreter:
         triton.runtime.driver.set_active(Offline())
         interpreter._interpreter = Stores(interpreter._interpreter, self)
         for m in (libdevice, cuda_libdevice): self.lend(m)
-        launch, rewrite, tune = self.launch, interpreter.FunctionRewriter._compile_and_exec, self.tune
+        launch, rewrite, tune, patch = self.launch, interpreter.FunctionRewriter._compile_and_exec, self.tune, interpreter._patch_lang
         self.interpret = interpreter.InterpretedFunction.run
         interpreter.InterpretedFunction.run = lambda f, *args, grid, warmup, **kwargs: launch(f, grid, warmup, args, kwargs)
-        interpreter.FunctionRewriter._compile_and_exec = lambda f, tree: self.leave(f.fn.__globals__, lambda: rewrite(f, tree))
+        interpreter.FunctionRewriter._compile_and_exec = lambda f, tree: self.rewritten(f.fn, tree, rewrite)
+        interpreter._patch_lang = lambda f: self.patch_once(f, patch)
         autotuner.Autotuner.run = lambda f, *args, **kwargs: tune(f, args, kwargs)
+
+    def patch_once(self, f, patch):
+        "The interpreter patches the language at each call of a function in a kernel, which takes half of its time; once per launch and module does as well."
+        if id(f.__globals__) in self.patched: return self.module._LangPatchScope()
+        self.patched.add(id(f.__globals__))
+        return patch(f)
 
     def users(self) -> tuple:
         "The modules whose code may go on using numpy."
         return self.module, sys.modules[Interpreter.__module__]
 
-    def leave(self, scope: dict, rewrite):
-        "The interpreter puts all of its own names into a kernel's module, numpy among them; only what a rewritten kernel needs stays."
+    def rewritten(self, fn, tree, rewrite):
+        "FunctionRewriter._compile_and_exec, for kernels that use names of a function around them, and without leaving all of the interpreter's names, numpy among them, in the kernel's module."
+        scope = {**fn.__globals__, **inspect.getclosurevars(fn).nonlocals} if fn.__closure__ else fn.__globals__
         before = set(scope)
-        f = rewrite()
-        for name in set(scope) - before - {'interpreter_semantic', '_InterpreterComparison'}: del scope[name]
+        f = rewrite(SimpleNamespace(fn=SimpleNamespace(__globals__=scope, __name__=fn.__name__), kwargs={}, filename=fn.__code__.co_filename), tree)
+        for name in set(scope) - before - {'interpreter_semantic', '_InterpreterComparison'}: del scope[name]      # what a rewritten kernel needs
         return f
 
 
@@ -148,11 +156,9 @@ def _twin(self: Interpreter, f):
 def _launch(self: Interpreter, f, grid, warmup: bool, args: tuple, kwargs: dict):
     "InterpretedFunction.run: note the specialisation, then run it."
     self.twin(f).run(*args, grid=None, warmup=True, **kwargs)
-    outer, self.spans = self.spans, spans([*args, *kwargs.values()])
+    self.patched, self.spans = set(), spans([*args, *kwargs.values()])
     try: return self.interpret(f, *args, grid=grid, warmup=warmup, **kwargs)
-    finally:
-        self.spans = outer
-        self.hide()
+    finally: self.hide()
 
 
 def _tune(self: Interpreter, f, args: tuple, kwargs: dict):

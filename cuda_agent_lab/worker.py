@@ -414,6 +414,7 @@ def _call(self: Worker, m: dict, fds: list):
     sock.sendall(nonce if error is None and not self.foreign else b'\xff'*8)
     if error is None and (problem := self.last_error()):                      # a pybind binding may launch and not look
         error = dict(kind='launch_error', text=f'the kernel was not launched: {tidy(problem.decode(errors="replace"), 200)}')
+    if error and error['kind'] == 'build_error' and 'process_spawn' in self.notes: error = dict(kind='process_spawn', text=self.notes['process_spawn'])    # another compiler
     if self.foreign: error = dict(kind='torch_fallback', text=', '.join(list(self.foreign)[:3]))     # also where the exception was caught
     if error is not None: return {'error': error}
     if cuda and m['flush'] and not m['empty']:
@@ -431,7 +432,8 @@ Worker.call = _call
 def _kernels(self: Worker, m: dict, fds: list):
     "Compile what was launched in Triton's interpreter: {'kernels': [...]}, and what was noted meanwhile."
     answer = self.triton.compiled(self.home)
-    return answer if 'error' in answer else answer | dict(ops=dict(self.foreign), notes=self.notes, replaced=replaced(self.before)[:5])
+    if 'error' in answer and not self.notes: return answer
+    return dict(kernels=answer.get('kernels', []), ops=dict(self.foreign), notes=self.notes, replaced=replaced(self.before)[:5])
 
 
 def _compiler_says(self: Worker, e: BaseException) -> dict|None:
