@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 # %% ../nbs/21_agent.ipynb #48096a50
+from .compilers import device_of
 from .episodes import Episode, Message, ToolCall, message_to_dict, status_of
 from .pool import InfraError
 from .schemas import check_call
@@ -61,7 +62,7 @@ class Conversation:
     "One live episode as its policy sees it. The loop appends messages; a token policy appends tokens, and never takes one back."
     id: str                       # of the episode
     task: object                  # Task
-    target: str                   # 'cpu' | 'cuda'
+    target: str                   # 'cpu' | 'cuda' | 'triton'
     seed: int                     # of this episode's sampling
     messages: list                # Message, from the system prompt on
     limits: Limits = SMALL        # so that a policy can keep its reply inside the context
@@ -97,7 +98,7 @@ Files that SKILL.md calls fixed are restored before your work is judged. Your re
 kernel must be correct, and at least 5 % faster than both eager PyTorch and torch.compile to earn the full reward; faster is better.
 A path is relative to the workspace. Read a file before you overwrite it. When you are done, reply with a short summary and without a tool call."""
 
-_LANGUAGE = dict(cpu='C++', cuda='CUDA C++')
+_LANGUAGE = dict(cpu='C++', cuda='CUDA C++', triton='Triton')
 
 
 def first_messages(task, target: str, prompt: str = 'full') -> list: # of Message
@@ -395,7 +396,8 @@ def run_episodes(tasks: list, # one per episode (a task may occur often)
     threads = ThreadPoolExecutor(workers)
     try:
         list(threads.map(lambda ix: ix[1].stored or ix[1].open(base/f'workspace-{ix[0]:04d}', target, server), enumerate(xs)))
-        device = 'cpu' if target == 'cpu' else target if getattr(policy, 'device', '') == target else ''     # what is timed and also samples
+        where = device_of(target)
+        device = where if where in ('cpu', getattr(policy, 'device', '')) else ''              # what is timed and also samples
         _play(xs, policy, Working(pool, device), server, threads, judging, progress or (lambda state: None))
     finally:
         threads.shutdown(cancel_futures=True); judging.close()

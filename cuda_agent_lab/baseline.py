@@ -125,11 +125,12 @@ class TemplatePolicy(_Choices):
         return self.try_values(c, s, values)
 
     def start(self, c, s):
-        p = self.plan(c.task)
+        written = dict(cpu=templates_cpu, cuda=templates_cuda).get(c.target)
+        p = self.plan(c.task) if written else f'There are templates for cpu and cuda, and the target is {c.target}.'
         rng = random.Random(f'{c.task.hash} {c.seed}')
         s |= dict(plan=p, rng=rng, tried=[], best=None, best_score=0.0, done=set(), files={}, pending=None, final=None, repair=None, builds=0)
         if isinstance(p, str): return
-        s['templates'] = dict(cpu=templates_cpu, cuda=templates_cuda)[c.target]
+        s['templates'] = written
         s['space'] = s['templates'].knobs(p, c.target)
 
     def try_values(self, c, s, values) -> Reply:

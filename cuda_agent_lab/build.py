@@ -11,6 +11,7 @@ __all__ = ['LOG_CHARS', 'MAX_LIBRARY', 'MAX_FILE', 'MAX_MEMORY', 'LIMITS', 'HEAD
            'install']
 
 # %% ../nbs/03_build.ipynb #141f8086
+import ast
 import contextlib
 import fcntl
 import functools
@@ -28,22 +29,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # %% ../nbs/03_build.ipynb #4adaf05c
-from .isolation import Room, command, missing
-from .compilers import NotRunnable, Recipe, clean_env, compiler_version, find_gxx, recipe
-from .workspace import Candidate
+from .compilers import NotRunnable, Recipe, clean_env, compiler_version, device_of, find_gxx, recipe
+from .isolation import Room, command, obstacle
+from .triton_target import missing
+from .workspace import TARGETS, Candidate
 
 # %% ../nbs/03_build.ipynb #7ede7b8a
 @dataclass(frozen=True)
 class Build:
     "What became of a candidate's sources."
     status: str              # 'ok', 'build_error', 'build_timeout', 'not_runnable' or 'infra_error'
-    library: Path | None     # the shared object; None unless ok, and for the inline and none ABIs
+    library: Path | None     # the shared object; None unless ok, and for the inline, triton and none ABIs
     log: str                 # the compiler's own words, at most ~4 kB, no paths of the evaluator
     seconds: float           # wall time of this call
     cached: bool             # True when nothing was compiled
     key: str                 # content address, 64 hex digits; '' when nothing had to be built
-    abi: str                 # 'c', 'pybind', 'inline' or 'none'
-    target: str              # 'cpu' or 'cuda'
+    abi: str                 # 'c', 'pybind', 'inline', 'triton' or 'none'
+    target: str              # 'cpu', 'cuda' or 'triton'
     reason: str = ""         # 'path_escape', 'artefact_too_large', 'wrong_target' (only CUDA sources on cpu) or ''
     sure: bool = True        # False: the machine may have caused the failure (a killed compiler, a time limit); not remembered
 
@@ -63,7 +65,7 @@ LIMITS = f'ulimit -c 0; ulimit -f "$1"; ulimit -v {MAX_MEMORY // 1024}; shift; e
 def run_tool(argv: tuple, cwd: Path, deadline: float, max_file: int = MAX_FILE) -> tuple:
     "(exit status, output) of one compiler run in `cwd`; exit status None: killed at the deadline (time.monotonic())."
     tmp, room = cwd.parent / "tmp", Room(write=(str(cwd.parent),), read=("/",), fork=True, file_bytes=max_file)
-    level = "process" if missing("landlock") else "landlock"
+    level = "process" if obstacle("landlock") else "landlock"
     with tempfile.TemporaryFile(dir=cwd.parent) as out:
         process = subprocess.Popen(command(level, room, ["/bin/sh", "-c", LIMITS, "sh", str(max_file // 512), *argv]), cwd=cwd,
                                    env=clean_env(tmp), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
@@ -316,12 +318,32 @@ def _build(r: Recipe, cache: Path, timeout: float) -> dict:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+def _look(candidate: Candidate, target: str) -> Build:
+    "The build of a candidate in Triton, or for it: Triton compiles when a kernel is launched, so that only what can be told before is told."
+    answer = functools.partial(Build, library=None, seconds=0.0, cached=False, key="", abi=candidate.abi, target=target)
+    if target != "triton":
+        return answer("build_error", log=f"error: the kernels are written in Triton, and the target is {target}; write {'C++' if target == 'cpu' else 'CUDA C++'}, or take the target triton.")
+    if candidate.abi in ("c", "pybind", "inline"):
+        names = ", ".join(p for p in candidate.sources if p.endswith((".cpp", ".cu"))) or "model_new.py"
+        return answer("build_error", log=f"error: {names}: the target is triton, where no C++ is built; write @triton.jit kernels in kernels/*.py.")
+    if lacks := missing(device_of(target)):
+        return answer("not_runnable", log=lacks)
+    for path, text in candidate.files:
+        try:
+            if path.endswith(".py"):
+                ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+            return answer("build_error", log=f"{path}:{getattr(e, 'lineno', None) or 1}: error: {getattr(e, 'msg', None) or e}")
+    return answer("ok", log="nothing is built ahead: Triton compiles a kernel when it is launched.")
+
 def build(candidate: Candidate, target: str = "cpu", *, timeout: float = 120.0, cache: str | Path | None = None, arch: str = "native") -> Build:
-    """Compile a candidate's kernels for 'cpu' or 'cuda' (sm_XX, or 'native': this machine's GPU, else sm_90).
+    """Compile a candidate's kernels for 'cpu' or 'cuda' (sm_XX, or 'native': this machine's GPU, else sm_90); for 'triton' only look at them.
     timeout: seconds for all compilers together. cache: see cache_dir. Never raises for what a candidate contains."""
-    if target not in ("cpu", "cuda"):
-        raise ValueError(f"target {target!r} is unknown; use 'cpu' or 'cuda'.")
+    if target not in TARGETS:
+        raise ValueError(f"target {target!r} is unknown; use one of {', '.join(TARGETS)}.")
     start, key = time.monotonic(), ""
+    if "triton" in (target, candidate.abi):
+        return _look(candidate, target)
     if candidate.abi in ("inline", "none"):
         note = {"inline": "nothing is built ahead: the file compiles its own sources when it is imported.", "none": "there are no sources to build."}
         return Build("ok", None, note[candidate.abi], 0.0, False, "", candidate.abi, target)

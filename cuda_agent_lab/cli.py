@@ -15,12 +15,13 @@ from pathlib import Path
 # %% ../nbs/44_cli.ipynb #36c65b32
 from .build import install
 from .compilers import find_gxx, find_nvcc, gpus
-from .isolation import INSTALL, LEVELS, choose, missing
+from .isolation import INSTALL, LEVELS, choose, obstacle
 from .pool import InfraError, LocalPool
 from .referee import JudgeOptions
 from .tasks import TaskError, load_tasks
 from .verdict import Verdict, report
-from .workspace import CandidateError, make_workspace, read_candidate
+from .triton_target import missing
+from .workspace import TARGETS, CandidateError, make_workspace, read_candidate
 
 # %% ../nbs/44_cli.ipynb #88745fc5
 class Unusable(Exception):
@@ -117,12 +118,14 @@ def doctor() -> list[tuple[str, bool, str]]:
             ('nvcc', bool(nvcc), 'found' if nvcc else 'missing; target cuda needs the CUDA toolkit: set CUDA_HOME or install cuda-nvcc'),
             ('GPU', bool(devices), f'{len(devices)} x {devices[0].name}' if devices else 'none; target cuda builds but cannot run'),
             ('torch for CUDA', torch.version.cuda is not None, torch.version.cuda or 'this torch has no CUDA; install one from the CUDA index for a GPU')]
-    for name in ('triton', 'transformers', 'plotly', 'ipywidgets', 'papermill', 'ray', 'vllm'):
+    lacks = missing('cuda' if devices else 'cpu')
+    rows.append(('triton', not lacks, lacks or ('installed' if devices else "installed; without a GPU target triton runs in its interpreter, untimed")))
+    for name in ('transformers', 'plotly', 'ipywidgets', 'papermill', 'ray', 'vllm'):
         found = importlib.util.find_spec(name) is not None
         rows.append((name, found, 'installed' if found else f'missing; pip install {name}'))
     rows.append(('isolation', choose() != 'process', f'{choose()}: candidates and the agent\'s shell run at this level (see the notebook "isolation")'))
     for level in LEVELS[1:]:
-        why = missing(level)
+        why = obstacle(level)
         rows.append((f'  {level}', not why, f'{why}; {INSTALL[level]}' if why else 'works'))
     return rows
 
@@ -140,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
     j = sub.add_parser('judge', help='a verdict about a kernel that you have: right? honest? how fast?')
     j.add_argument('dir', help='folder with model_new.py and kernels/, or a single .py file')
     j.add_argument('--task', help='file with class Model, get_inputs() and get_init_inputs() (default: model.py beside the candidate)')
-    j.add_argument('--target', default='cpu', choices=('cpu', 'cuda', 'triton'))
+    j.add_argument('--target', default='cpu', choices=TARGETS)
     j.add_argument('--json', action='store_true', help='print the verdict as one JSON object')
     j.add_argument('--tolerance', default='strict', choices=('strict', 'paper'), help="'paper': atol = rtol = 1e-2")
     j.add_argument('--precision', default='fp32', choices=('fp32', 'tf32', 'bf16'), help='of eager, compiled and candidate; who computes below it is refused')
@@ -156,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
     n = sub.add_parser('new', help='make a workspace for a model.py')
     n.add_argument('dir', help='a new folder')
     n.add_argument('--task', required=True, help='file with class Model, get_inputs() and get_init_inputs()')
-    n.add_argument('--target', default='cpu', choices=('cpu', 'cuda'))
+    n.add_argument('--target', default='cpu', choices=TARGETS)
     n.set_defaults(run=cmd_new)
     t = sub.add_parser('tasks', help='list tasks')
     t.add_argument('where', help="'suite', a KernelBench checkout, a folder, *.jsonl, *.parquet or model.py")

@@ -6,8 +6,8 @@ Docs: https://example.github.io/cuda_agent_lab/compilers.html.md"""
 
 # %% auto #0
 __all__ = ['CPU_FLAGS', 'LAST_ERROR', 'find_gxx', 'find_nvcc', 'compiler_version', 'allowed_env', 'clean_env', 'cpu_features',
-           'visible', 'Gpu', 'gpus', 'native_arch', 'sources', 'Recipe', 'NotRunnable', 'cuda_home', 'nvidia_packages',
-           'cuda_libraries', 'torch_setup', 'recipe']
+           'visible', 'Gpu', 'gpus', 'device_of', 'native_arch', 'sources', 'Recipe', 'NotRunnable', 'cuda_home',
+           'nvidia_packages', 'cuda_libraries', 'torch_setup', 'recipe']
 
 # %% ../nbs/02_compilers.ipynb #837bb7cc
 import contextlib
@@ -108,6 +108,10 @@ def _gpus(text: str | None) -> tuple:
 def gpus() -> tuple:
     "The `Gpu`s that CUDA_VISIBLE_DEVICES leaves, asked through NVML: makes no CUDA context."
     return _gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+def device_of(target: str) -> str:
+    "'cpu' or 'cuda': where candidates of a target run on this machine. Triton runs in its interpreter where there is no GPU."
+    return "cpu" if target == "cpu" or target == "triton" and not gpus() else "cuda"
 
 def native_arch() -> str:
     "nvcc's architecture of the first GPU, 'sm_90' where there is none. Makes no CUDA context."

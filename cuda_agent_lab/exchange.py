@@ -62,6 +62,9 @@ def failure(error: dict, during: str, shared: bool = False) -> Failed:
     if kind == 'torch_fallback': return computes_with(text)
     if kind == 'foreign_library':
         return rejected('foreign_library', f'{during} reaches for another library ({text}); compute in your own kernel, and take sizes from x.shape', **extra)
+    if kind == 'process_spawn': return rejected('process_spawn', text)
+    if kind == 'build_error': return Failed('build_error', '', text, log=extra['trace'])
+    if kind == 'unsupported': return Failed('not_runnable', '', f"{during}: Triton's interpreter cannot do this ({text}); judge it on a machine with a GPU", **extra)
     if kind == 'exit': return rejected('no_result', f'{during} ended the process instead of returning a result ({text})', **extra)
     if kind == 'launch_error': return rejected('launch_error', f'{during}: {text}', maybe=shared and bool(re.search('ECC|unavailable|lost', text)), **extra)
     return rejected('crash', f'{during} raises {text}', **extra)
@@ -99,13 +102,14 @@ def forbidden_symbols(library: bytes, abi: str) -> list[str]:
 
 # %% ../nbs/11_exchange.ipynb #53fcfecb
 def imports_the_lab(files) -> bool:
-    "Whether one of the candidate's Python files, (path, text), imports this package. A file that cannot be parsed fails when it is loaded."
+    "Whether one of the candidate's Python files, (path, text), imports this package, or Triton's interpreter. A file that cannot be parsed fails when it is loaded."
     for path, text in files:
         try: nodes = list(ast.walk(ast.parse(text))) if path.endswith('.py') else ()
         except (SyntaxError, ValueError, RecursionError, MemoryError): continue
         for n in nodes:
-            names = [a.name for a in n.names] if isinstance(n, ast.Import) else [n.module or ''] if isinstance(n, ast.ImportFrom) else ()
-            if any(name.split('.')[0] == 'cuda_agent_lab' for name in names): return True
+            if not isinstance(n, (ast.Import, ast.ImportFrom)): continue
+            names = [a.name for a in n.names] if isinstance(n, ast.Import) else [f'{n.module or ""}.{a.name}' for a in n.names]
+            if any(f'{name}.'.startswith(('cuda_agent_lab.', 'triton.runtime.interpreter.')) for name in names): return True
     return False
 
 # %% ../nbs/11_exchange.ipynb #d9d1cebf
@@ -119,7 +123,7 @@ def _list_of(kind): return lambda v: isinstance(v, list) and all(type(x) is kind
 
 FIELDS = dict(ops=lambda v: isinstance(v, dict) and all(type(n) is int for n in v.values()),
               notes=lambda v: isinstance(v, dict) and all(isinstance(t, str) for t in v.values()),
-              replaced=_list_of(str), kinds=_list_of(str), tree=shallow, copied=lambda v: type(v) is bool,
+              kernels=lambda v: _list_of(dict)(v) and shallow(v), replaced=_list_of(str), kinds=_list_of(str), tree=shallow, copied=lambda v: type(v) is bool,
               tensors=lambda v: isinstance(v, list) and all(isinstance(t, list) and len(t) == 2 and type(t[0]) is str and _list_of(int)(t[1]) for t in v),
               faults=lambda v: type(v) is int and 0 <= v < 1 << 40,
               device_ms=lambda v: type(v) in (int, float) and 0 <= v < 1e9)              # not NaN either
@@ -134,7 +138,7 @@ class Side:
     "A worker and its arena. `opts` are the JudgeOptions (next notebook), `what` names it in messages. `ours`: a failure now is not the candidate's."
     def __init__(self, child, ref: Reference, draw: Draw, opts, what: str):
         self.child, self.channel, self.ref, self.what, self.draw, self.ours, self.arena, self.taken = child, child.channel, ref, what, None, True, None, None
-        self.cuda = opts.target != 'cpu'
+        self.cuda, self.triton = opts.device != 'cpu', opts.target == 'triton'
         self.specs, start = layout(list(ref.state.values()))
         self.inputs_at, used = start, layout(draw.tensors, start)[1] - start
         outs = layout([e.eager for e in draw.outs], 0, dense=True)[1]
@@ -150,7 +154,7 @@ class Side:
         for via in (('ipc', 'memfd') if self.cuda else ('memfd',)):
             self.arena = Arena(sum(self.outbox), self.ref.device, via)
             info, fds = self.arena.share()
-            self.send(dict(op='open', device=self.ref.device, threads=threads_of(opts), precision=opts.precision, arena=info, memory=memory,
+            self.send(dict(op='open', device=self.ref.device, triton=opts.target == 'triton', threads=threads_of(opts), precision=opts.precision, arena=info, memory=memory,
                            flush=max(flush, 1 << 26)), fds)
             try: self.answer('start of the worker', 120)
             except InfraFailed as e:
@@ -198,7 +202,7 @@ def _load(self: Side, files, main: str, cls: str, library: str, watch: bool, sec
     fds = (in_memory(library),) if library else ()
     try:
         self.send(dict(op='load', files=files, main=main, cls=cls, seed=self.ref.init_seed, init=self.ref.init_tree, tensors=[asdict(s) for s in ts],
-                       watch=watch, allow_torch=allow_torch, state=state, dtype=str(self.ref.dtype)[6:] if self.ref.dtype else ''), fds)
+                       watch=watch, allow_torch=allow_torch, triton=self.triton, state=state, dtype=str(self.ref.dtype)[6:] if self.ref.dtype else ''), fds)
     finally:
         for fd in fds: os.close(fd)
     return self.answer(f'loading {main}', seconds)
@@ -258,13 +262,21 @@ def _poison(self: Side):
     self.arena.memory[self.outbox[0]:sum(self.outbox)].fill_(255)           # NaN in every float type
 
 
+def _kernels(self: Side, seconds: float) -> dict:
+    "What became of the kernels that Triton's interpreter ran, compiled for a GPU: {'kernels': [...]} and what a call reports about honesty."
+    self.send(dict(op='kernels'))
+    answer = self.answer('compiling the kernels for sm_90', seconds)
+    if bad := damaged(answer, ('ops', 'notes', 'replaced', 'kernels')): raise self.fault(rejected('tamper', f'the report about the kernels is damaged ({", ".join(bad)})'))
+    return answer
+
+
 def _cpu_ns(self: Side) -> int:
     "CPU time that the worker's process has taken, threads that have ended included; 0 where the system does not tell."
     try: return time.clock_gettime_ns(~self.child.pid << 3 | 2)             # Linux: the clock of another process
     except (OSError, AttributeError): return 0
 
 
-Side.load, Side.write_state, Side.write, Side.at, Side.outputs, Side.poison, Side.cpu_ns = _load, _write_state, _write, _at, _outputs, _poison, _cpu_ns
+Side.load, Side.write_state, Side.write, Side.at, Side.outputs, Side.poison, Side.kernels, Side.cpu_ns = _load, _write_state, _write, _at, _outputs, _poison, _kernels, _cpu_ns
 
 # %% ../nbs/11_exchange.ipynb #28b29465
 def _call(self: Side, which: str, seconds: float, guard=False, collect=False, flush=False, empty=False, deliver=False) -> dict:

@@ -7,7 +7,7 @@ Docs: https://example.github.io/cuda_agent_lab/isolation.html.md"""
 # %% auto #0
 __all__ = ['LEVELS', 'NUMBERS', 'TMP_BYTES', 'IMAGE', 'MEMORY', 'INSTALL', 'package_folder', 'system_files', 'Room', 'gpu_files',
            'seccomp_program', 'enter_seccomp', 'landlock_version', 'enter_landlock', 'confine', 'limit_resources',
-           'launch', 'launcher', 'bwrap_command', 'engine', 'container_command', 'command', 'missing', 'choose',
+           'launch', 'launcher', 'bwrap_command', 'engine', 'container_command', 'command', 'obstacle', 'choose',
            'shell_level']
 
 # %% ../nbs/47_isolation.ipynb #0f9449c2
@@ -205,7 +205,7 @@ def engine() -> str|None:
 def container_command(room: Room, argv: list, private: tuple = (), env: dict|None = None) -> list:
     "`argv` in a container of IMAGE. `env`: its environment, of which the engine takes nothing by itself."
     args = [engine(), 'run', '--rm', '--interactive', '--network=none', '--read-only', '--cap-drop=ALL', '--security-opt=no-new-privileges', '--security-opt=seccomp=unconfined',
-            f'--pids-limit={room.processes}', f'--memory={MEMORY}', '--entrypoint=', '--log-driver=none']
+            f'--pids-limit={room.processes}', f'--memory={MEMORY}', '--ulimit=nofile=1024:1024', '--ulimit=nproc=4096:4096', '--entrypoint=', '--log-driver=none']
     for p in ('/tmp', '/dev/shm', *private): args += ['--tmpfs', f'{p}:size={TMP_BYTES}']
     mounted = [p for p in room.read if not p.startswith(('/usr', '/bin', '/sbin', '/lib', '/etc', '/sys')) or p.startswith('/usr/local')]
     for p in sorted(mounted, key=len): args += ['--volume', f'{p}:{p}:ro']
@@ -267,7 +267,7 @@ def _attempt(level: str) -> str:
 
 
 @functools.cache
-def missing(level: str) -> str:
+def obstacle(level: str) -> str:
     "'' where this machine reaches the level, else what is in the way."
     if level == 'process': return ''
     if level == 'bwrap' and not shutil.which('bwrap'): return 'bwrap is not installed'
@@ -281,15 +281,15 @@ def choose(level: str|None = None, require: str = 'process') -> str:
     "The level to use: the given one, else the strongest that works here. Raises OSError where it does not work, or is weaker than `require`."
     for name in filter(None, (level, require)):
         if name not in LEVELS: raise ValueError(f'isolation level {name!r} is unknown; use one of {", ".join(LEVELS)}')
-    found = level or next(n for n in reversed(LEVELS) if not missing(n))
-    why = missing(found)
+    found = level or next(n for n in reversed(LEVELS) if not obstacle(n))
+    why = obstacle(found)
     if why: raise OSError(f'isolation level {found} does not work here: {why}; {INSTALL[found]}')
     if LEVELS.index(found) < LEVELS.index(require):
-        raise OSError(f'isolation level {require} is required and this machine has only {found}: {missing(require) or "a weaker one was asked for"}; {INSTALL[require]}')
+        raise OSError(f'isolation level {require} is required and this machine has only {found}: {obstacle(require) or "a weaker one was asked for"}; {INSTALL[require]}')
     return found
 
 
 def shell_level(level: str|None = None) -> str:
     "The level for an interactive shell: as `choose`, but a container engine does not pass on the pipes that a session needs."
     if level not in (None, 'container'): return choose(level)
-    return next(n for n in reversed(LEVELS) if n != 'container' and not missing(n))
+    return next(n for n in reversed(LEVELS) if n != 'container' and not obstacle(n))

@@ -22,8 +22,8 @@ from .worker import tidy
 # %% ../nbs/13_judge.ipynb #ae937e51
 class RemoteChild:
     "A worker that the driver started for this judge."
-    def __init__(self, host, role: str, number: int, sock: socket.socket):
-        self.host, self.role, self.number, self.channel, self.status = host, role, number, Channel(sock), None
+    def __init__(self, host, role: str, number: int, pid: int, sock: socket.socket):
+        self.host, self.role, self.number, self.pid, self.channel, self.status = host, role, number, pid, Channel(sock), None
 
     def exit(self, wait: float = 0.0) -> int|None:
         "Exit status, or None while it lives; waits up to `wait` seconds."
@@ -52,7 +52,7 @@ class RemoteHost:
         "A worker, 'candidate' or 'baseline'."
         self.channel.send(dict(ask='spawn', role=role))
         m, fds = self.channel.recv(None, keep=1)
-        return RemoteChild(self, role, m['number'], socket.socket(fileno=fds[0]))
+        return RemoteChild(self, role, m['number'], m['pid'], socket.socket(fileno=fds[0]))
 
     @contextmanager
     def quiet(self):

@@ -82,7 +82,7 @@ class JudgeServer:
     def open(self, workspace, task: Task) -> dict:
         "Register a workspace; returns the environment for the agent's shell."
         token = os.urandom(16).hex()
-        with self.lock: self.spaces[token], self.working[token] = (Path(workspace).resolve(), task, []), Working(self.pool, 'cpu' if self.options.target == 'cpu' else '')    # commands compute on the CPU
+        with self.lock: self.spaces[token], self.working[token] = (Path(workspace).resolve(), task, []), Working(self.pool, 'cpu' if self.options.device == 'cpu' else '')    # commands compute on the CPU
         return dict(CALAB_JUDGE=self.path, CALAB_TOKEN=token)
 
     def verdicts(self, workspace) -> list[tuple[Candidate, Verdict]]:

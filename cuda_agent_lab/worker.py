@@ -6,9 +6,9 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 
 # %% auto #0
 __all__ = ['ALLOWED_OPS', 'FOREIGN_EXIT', 'KEYS', 'CUDA_KEYS', 'FOREIGN', 'is_allowed', 'OperatorWatch', 'forbid_operators',
-           'ForeignLibrary', 'disarm', 'hide_libraries', 'threads_inherit', 'watch_events', 'callables', 'replaced',
-           'tidy', 'short_of_memory', 'describe', 'put_extension', 'last_error', 'limit_memory', 'write_files',
-           'load_class', 'copy_state', 'Worker']
+           'ForeignLibrary', 'foreign', 'lent', 'disarm', 'hide_libraries', 'threads_inherit', 'watch_events',
+           'callables', 'replaced', 'tidy', 'short_of_memory', 'describe', 'put_extension', 'last_error',
+           'limit_memory', 'write_files', 'load_class', 'copy_state', 'Worker']
 
 # %% ../nbs/07_worker.ipynb #e9f8e942
 import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, threading, time, traceback, types
@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from .tasks import sandbox_dir
+from .triton_target import Interpreter, explain, not_interpreted, own_calls, prepare, triton_error
 from .wire import Channel, WireClosed, WireError, at, decode, encode, layout, open_arena, run, spec_from
 
 # %% ../nbs/07_worker.ipynb #dabb21d9
@@ -90,10 +91,36 @@ class ForeignLibrary(ImportError):
     "A candidate reaches for a library that computes."
 
 
+def foreign(name: str) -> bool:
+    "Whether a module belongs to FOREIGN."
+    return name.partition('.')[0] in FOREIGN
+
+
 class _NoForeign:
-    "An import hook that comes first and refuses FOREIGN."
+    "An import hook that comes first and refuses FOREIGN, but to code of `users` and of the libraries themselves."
+    def __init__(self, users: tuple):
+        self.loaded = {n: m for n, m in sys.modules.items() if foreign(n)}
+        self.users = [vars(m) for m in (*users, *self.loaded.values()) if users]
+        self.through = vars(importlib._bootstrap), vars(importlib._bootstrap_external)
+
     def find_spec(self, name, path=None, target=None):
-        if name.partition('.')[0] in FOREIGN: raise ForeignLibrary(f'{name} may not be used', name=name)
+        if not foreign(name): return None
+        f = sys._getframe(1)
+        while any(f.f_globals is g for g in self.through): f = f.f_back
+        if name in self.loaded and any(f.f_globals is u for u in self.users): return ModuleSpec(name, self)
+        raise ForeignLibrary(f'{name} may not be used', name=name)
+
+    def create_module(self, spec): return self.loaded[spec.name]
+    def exec_module(self, module): pass
+
+
+def lent(library, scope: dict):
+    "A library for code whose globals are `scope`; whoever else finds it is refused."
+    class Lent:
+        def __getattr__(self, name):
+            if sys._getframe(1).f_globals is not scope: raise ForeignLibrary(f'{library.__name__} may not be used', name=library.__name__)
+            return getattr(library, name)
+    return Lent()
 
 
 def disarm(cls: type):
@@ -104,18 +131,25 @@ def disarm(cls: type):
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
 
-def hide_libraries():
-    "FOREIGN cannot be imported from here on, nor reached through tensors or where torch keeps it; scripts are not fused."
+def hide_libraries(users: tuple = ()):
+    """FOREIGN cannot be imported from here on, nor reached through tensors or where torch keeps it, but by code of the modules `users`; scripts are not fused.
+    Returns what hides again what the users had to import."""
     def refused(*args, **kwargs): raise ForeignLibrary('numpy may not be used', name='numpy')
-    if numpy := sys.modules.get('numpy'): disarm(numpy.ndarray)
-    for name in [n for n in sys.modules if n.partition('.')[0] in FOREIGN]: vars(sys.modules.pop(name)).clear()
-    sys.meta_path.insert(0, _NoForeign())
+    def hide():
+        for name in [n for n in sys.modules if foreign(n)]:
+            module = sys.modules.pop(name)
+            if not users: vars(module).clear()
+    if not users and (numpy := sys.modules.get('numpy')): disarm(numpy.ndarray)
+    sys.meta_path.insert(0, _NoForeign(users))
+    hide()
+    for scope in map(vars, users):
+        for name, v in list(scope.items()):
+            if isinstance(v, types.ModuleType) and foreign(v.__name__): scope[name] = lent(v, scope)
     torch.Tensor.numpy = torch.Tensor.__array__ = torch.from_numpy = refused
     for name in ('set_texpr_fuser_enabled', 'override_can_fuse_on_gpu', 'override_can_fuse_on_cpu'):      # a fused script calls no operator
         getattr(torch._C, '_jit_' + name)(False)
         delattr(torch._C, '_jit_' + name)
-
-
+    return hide
 
 # %% ../nbs/07_worker.ipynb #e0d0b673
 def threads_inherit(watches: list):
@@ -130,8 +164,9 @@ def threads_inherit(watches: list):
     threading.Thread.run, pool._WorkItem.run = under(plain_run), under(plain_item)
 
 
-def watch_events(home: str, notes: dict, library: str = ''):
-    "Note writes outside of `home`, new processes, connections and libraries other than `library` in `notes` (reason -> sentence), from now until the process ends."
+def watch_events(home: str, notes: dict, library: str = '', own=None):
+    """Note writes outside of `home`, new processes, connections and libraries other than `library` in `notes` (reason -> sentence), from now until the process ends.
+    own(event, args): a start that is allowed."""
     home = os.path.realpath(home) + os.sep
     def outside(p):
         try: p = os.fsdecode(p)
@@ -149,9 +184,9 @@ def watch_events(home: str, notes: dict, library: str = ''):
         elif event in ('os.remove', 'os.rename', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree') and outside(args[0]):
             notes.setdefault('path_escape', 'it changes files outside of its folder')
         elif event in ('subprocess.Popen', 'os.fork', 'os.forkpty', 'os.exec', 'os.posix_spawn', 'os.spawn', 'os.system', 'pty.spawn'):
-            notes.setdefault('process_spawn', 'it starts a process; compute in the kernel')
+            if own is None or not own(event, args): notes.setdefault('process_spawn', 'it starts a process; compute in the kernel')
         elif event == 'ctypes.dlopen' and args[0] != library or event == 'ctypes.dlsym' and getattr(args[0], '_name', None) != library:
-            notes.setdefault('foreign_library', 'it calls another library through ctypes; compute in your own kernel')
+            if own is None: notes.setdefault('foreign_library', 'it calls another library through ctypes; compute in your own kernel')
         elif event == 'socket.__new__' and args[1] in (socket.AF_INET, socket.AF_INET6):
             notes.setdefault('tamper', 'it opens a connection to the network; a candidate has no need of one')
     sys.addaudithook(hook)
@@ -163,7 +198,8 @@ def callables() -> dict:
              'torch.nn.functional': torch.nn.functional, 'torch.testing': torch.testing, 'torch.cuda': torch.cuda,
              'torch.cuda.Event': torch.cuda.Event, 'torch.cuda.Stream': torch.cuda.Stream, 'TorchDispatchMode': TorchDispatchMode}
     ours = {'OperatorWatch': OperatorWatch, 'Worker': Worker, 'Channel': Channel,
-            'worker': sys.modules[Worker.__module__], 'wire': sys.modules[Channel.__module__]}
+            'worker': sys.modules[Worker.__module__], 'wire': sys.modules[Channel.__module__], 'triton_target': sys.modules[Interpreter.__module__],
+            'Interpreter': Interpreter}
     found = {(m, k): v for m, o in spots.items() for k, v in vars(o).items() if callable(v) and not isinstance(v, type)}
     return found | {(m, k): v for m, o in ours.items() for k, v in vars(o).items() if callable(v)}
 
@@ -188,16 +224,19 @@ def short_of_memory(e: BaseException) -> bool:
         s in str(e) for s in ("can't allocate memory", 'bad_alloc', 'out of memory', 'CUDACachingAllocator', 'DriverAPI::get()'))
 
 
-def describe(e: BaseException) -> dict:
-    "An exception as data: kind, one line, the tail of the traceback (lines of the candidate's own file)."
+def describe(e: BaseException, home: str = '') -> dict:
+    "An exception as data: kind, one line, the tail of the traceback (lines of the candidate's own file, below `home`)."
+    while triton_error(e) == 'InterpreterError' and e.__cause__ is not None: e = e.__cause__
+    if triton_error(e): return explain(e, home)
     kind = 'exception'
     if short_of_memory(e): kind = 'out_of_memory'
     elif isinstance(e, ImportError) and (getattr(e, 'name', None) or '').split('.')[0] in ('model', 'reference'): kind = 'reference_access'
     elif isinstance(e, ForeignLibrary): kind = 'foreign_library'
     elif re.search('Permission denied|Read-only file system', str(e)): kind = 'path_escape'
     elif isinstance(e, SystemExit): kind = 'exit'
+    elif not_interpreted(e): kind = 'unsupported'
     elif 'CUDA error' in str(e) or 'kernel was not launched' in str(e): kind = 'launch_error'
-    frames = [f for f in traceback.extract_tb(e.__traceback__) if 'cuda_agent_lab' not in f.filename]
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if 'cuda_agent_lab' not in f.filename and '/triton/' not in f.filename]
     own = [f'{f.filename.rsplit("/", 1)[-1]}:{f.lineno} in {f.name}: {f.line}' for f in frames]
     return dict(kind=kind, text=tidy(f'{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}', 500), trace=tidy('\n'.join(own[-4:])))
 
@@ -265,12 +304,13 @@ class Worker:
         self.channel, self.home, self.trusted, self.seal = channel, home, trusted, seal
         self.models, self.notes, self.watches, self.before, self.foreign = {}, {}, [], {}, {}
         self.args, self.out, self.memory, self.flush, self.device = [], None, None, None, 'cpu'
-        self.last_error = lambda: None
+        self.last_error, self.triton = lambda: None, None
         self.delay = 1_000_000       # cycles of the device before a timed call: 0.5 ms at 2 GHz
 
     def open(self, m: dict, fds: list):
         "Map the arena; set threads, precision and limits."
         self.device = m['device']
+        if m.get('triton') and not self.trusted: self.triton = Interpreter() if self.device == 'cpu' else prepare()
         torch.set_num_threads(m['threads'])
         tf32 = m['precision'] == 'tf32'
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
@@ -319,11 +359,12 @@ class Worker:
 
     def describe(self, e: BaseException) -> dict:
         "An exception as data, with what the process noted about itself: the sandbox may have refused what was noted."
-        return describe(e) | dict(notes=self.notes)
+        return describe(e, self.home) | dict(notes=self.notes)
 
     def serve(self):
         "Answer frames until the other side closes the channel."
-        ops = dict(open=self.open, load=self.load, reset=self.reset, compile=self.compile, args=self.args_, rest=self.rest, call=self.call, collect=self.collect)
+        ops = dict(open=self.open, load=self.load, reset=self.reset, compile=self.compile, args=self.args_, rest=self.rest, call=self.call, collect=self.collect,
+                   kernels=self.kernels)
         while True:
             try: m, fds = self.channel.recv(None, keep=1)
             except WireError: return
@@ -338,17 +379,20 @@ def _load(self: Worker, m: dict, fds: list):
     "Make the module: source, constructor, weights."
     files = [tuple(f) for f in m['files']]
     if not self.trusted:
-        if not m['allow_torch']: hide_libraries()
+        hide = hide_libraries(self.triton.users() if self.triton else ()) if not m['allow_torch'] else lambda: None
+        if self.triton: self.triton.hide = hide
         threads_inherit(self.watches)
         os.chdir(self.home)
+        sys.path.insert(0, self.home)                       # for kernels/*.py
     write_files(files, self.home)
     if not self.trusted:
         self.before = callables()
         limit_memory(self.host_bytes)                             # after CUDA has reserved its share
         library = f'/proc/self/fd/{fds[0]}' if fds else ''        # in memory: the build's folder is not for candidates to read
-        watch = lambda: watch_events(self.home, self.notes, library)
+        own = own_calls() if m['triton'] else None
+        watch = lambda: watch_events(self.home, self.notes, library, own)
         if m['watch']:                                            # not where its own build is part of loading it
-            self.seal()
+            if not m['triton']: self.seal()                       # Triton starts its compilers at the first call
             watch()
         if library:
             put_extension(library)
@@ -420,10 +464,11 @@ def _call(self: Worker, m: dict, fds: list):
             torch.set_num_threads(1)             # to wake the others costs more in a process that has let them sleep
             handed = self.collect({}, ())
             torch.set_num_threads(threads)
-    except BaseException as e: error = self.describe(e)
+    except BaseException as e: error = self.compiler_says(e) or self.describe(e)
     sock.sendall(nonce if error is None and not self.foreign else b'\xff'*8)
     if error is None and (problem := self.last_error()):                      # a pybind binding may launch and not look
         error = dict(kind='launch_error', text=f'the kernel was not launched: {tidy(problem.decode(errors="replace"), 200)}')
+    if error and error['kind'] == 'build_error' and 'process_spawn' in self.notes: error = dict(kind='process_spawn', text=self.notes['process_spawn'])    # another compiler
     if self.foreign: error = dict(kind='torch_fallback', text=', '.join(list(self.foreign)[:3]))     # also where the exception was caught
     if error is not None: return {'error': error}
     if cuda and m['flush'] and not m['empty']:
@@ -436,6 +481,21 @@ def _call(self: Worker, m: dict, fds: list):
 
 
 Worker.call = _call
+
+# %% ../nbs/07_worker.ipynb #4c95bfed
+def _kernels(self: Worker, m: dict, fds: list):
+    "Compile what was launched in Triton's interpreter: {'kernels': [...]}, and what was noted meanwhile."
+    answer = self.triton.compiled(self.home)
+    if 'error' in answer and not self.notes: return answer
+    return dict(kernels=answer.get('kernels', []), ops=dict(self.foreign), notes=self.notes, replaced=replaced(self.before)[:5])
+
+
+def _compiler_says(self: Worker, e: BaseException) -> dict|None:
+    "The compiler's error for a kernel that failed in the interpreter; None if there is none."
+    return self.triton.compiled(self.home).get('error') if self.triton and triton_error(e) == 'InterpreterError' else None
+
+
+Worker.kernels, Worker.compiler_says = _kernels, _compiler_says
 
 # %% ../nbs/07_worker.ipynb #fcd6e2b8
 def _collect(self: Worker, m: dict, fds: list):

@@ -6,10 +6,10 @@ Docs: https://example.github.io/cuda_agent_lab/zygote.html.md"""
 
 # %% auto #0
 __all__ = ['KEEP_ENV', 'MAX_OUTPUT', 'worker_env', 'Sink', 'enter_sandbox', 'child', 'orphans', 'kill_group', 'tail',
-           'cuda_is_spoilt', 'zygote_main', 'Child', 'Zygote']
+           'cuda_is_spoilt', 'zygote_main', 'outer_pid', 'Child', 'Zygote']
 
 # %% ../nbs/08_zygote.ipynb #a5909f25
-import contextlib, ctypes, gc, importlib, os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+import contextlib, ctypes, gc, importlib, os, random, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,10 +168,21 @@ def zygote_main(root: str, level: str, preload: tuple):
     shutil.rmtree(homes, ignore_errors=True)
 
 # %% ../nbs/08_zygote.ipynb #15b52e7b
+def outer_pid(parent: int, inner: int) -> int:
+    "Our number of the child of `parent` that its own namespace calls `inner`; 0 if there is none."
+    try: children = Path(f'/proc/{parent}/task/{parent}/children').read_text().split()
+    except OSError: return 0
+    for p in reversed(children):
+        with contextlib.suppress(OSError):
+            numbers = next(l for l in Path(f'/proc/{p}/status').read_text().splitlines() if l.startswith('NSpid:')).split()
+            if int(numbers[-1]) == inner: return int(p)
+    return 0
+
+
 class Child:
     "A forked child as the driver (or a judge in the same process) sees it: a channel, and how it ended."
-    def __init__(self, zygote, role: str, pid: int, home: str, sock: socket.socket):
-        self.zygote, self.role, self.pid, self.home = zygote, role, pid, home
+    def __init__(self, zygote, role: str, inner: int, pid: int, home: str, sock: socket.socket):      # inner: its number in the zygote's namespace; pid: in ours
+        self.zygote, self.role, self.inner, self.pid, self.home = zygote, role, inner, pid, home
         self.sock, self.channel, self.status, self.text = sock, Channel(sock), None, ''
 
     def exit(self, wait: float = 0.0) -> int|None:
@@ -179,19 +190,19 @@ class Child:
         end = time.monotonic() + wait
         while self.status is None:
             self.text = self.output() or self.text                       # its folder goes when it is reaped
-            self.status = self.zygote.ask(dict(op='wait', pid=self.pid))['status']
+            self.status = self.zygote.ask(dict(op='wait', pid=self.inner))['status']
             if self.status is not None or time.monotonic() > end: break
             time.sleep(0.002)
         return self.status
 
     def output(self) -> str:
         "The end of what it printed."
-        return self.text if self.status is not None else self.zygote.ask(dict(op='output', pid=self.pid))['text'] or self.text
+        return self.text if self.status is not None else self.zygote.ask(dict(op='output', pid=self.inner))['text'] or self.text
 
     def kill(self) -> int|None:
         "End it and everything that it started; remove its folder."
         try:
-            if self.status is None: self.status = self.zygote.ask(dict(op='kill', pid=self.pid))['status']
+            if self.status is None: self.status = self.zygote.ask(dict(op='kill', pid=self.inner))['status']
         finally: self.channel.close()              # not before: it would end by itself, with another status
         return self.status
 
@@ -213,7 +224,9 @@ class Zygote:
             server.bind(f'{self.root}/socket')
             server.listen(1)
             self.process = subprocess.Popen(argv, env=env, cwd=self.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-            self.channel = Channel(self.accept(server, time.monotonic() + start_timeout))
+            sock = self.accept(server, time.monotonic() + start_timeout)
+        self.pid = struct.unpack('3i', sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]         # of the zygote itself, as we number processes
+        self.channel = Channel(sock)
         os.unlink(f'{self.root}/socket')
         try: self.threads = self.channel.recv(start_timeout)[0]['threads']
         except WireError as e: raise self.failed(str(e)) from None
@@ -254,7 +267,7 @@ class Zygote:
     def spawn(self, role: str, main: str = '') -> Child:
         "A new child: 'candidate' (untrusted), 'baseline' (the reference in a worker), or another role that runs `main`, 'module:function'."
         m, fds = self.talk(dict(op='spawn', role=role, main=main), 1)
-        return Child(self, role, m['pid'], m['home'], socket.socket(fileno=fds[0]))
+        return Child(self, role, m['pid'], outer_pid(self.pid, m['pid']), m['home'], socket.socket(fileno=fds[0]))
 
     def alive(self) -> bool:
         "Whether it still runs."
