@@ -402,8 +402,6 @@ def test_a_workspace_for_triton(tmp_path, pool):
     run = lambda *a: subprocess.run([sys.executable, '-m', 'cuda_agent_lab.cli', *map(str, a)], capture_output=True, text=True, timeout=300)
     p = run('judge', root, '--target', 'triton', '--json', '--no-compile')
     assert p.returncode == 0 and json.loads(p.stdout)['status'] == 'correct', p
-    p = subprocess.run([sys.executable, 'utils/verify.py'], cwd=root, capture_output=True, text=True, timeout=300)
-    assert p.returncode == 0 and p.stdout.startswith('correct'), p
     env = os.environ | dict(PATH=os.pathsep.join([os.path.dirname(sys.executable), os.environ['PATH']]))
     p = subprocess.run(['bash', 'utils/compile.sh'], cwd=root, capture_output=True, text=True, timeout=300, env=env)
     assert p.returncode == 0 and p.stdout.strip() == 'ok', p
