@@ -6,8 +6,8 @@ Docs: https://example.github.io/cuda_agent_lab/draws.html.md"""
 
 # %% auto #0
 __all__ = ['VARIANTS', 'PRODUCTS', 'LOWER', 'TaskInvalid', 'like', 'Draw', 'changed', 'vary', 'redraw_constants', 'Reference',
-           'low', 'LowProducts', 'entitle', 'same', 'precision_of', 'gate', 'is_plain', 'kappas', 'close', 'variation',
-           'cancellation', 'usable', 'worst_group', 'make_draws']
+           'low', 'LowProducts', 'entitle', 'same', 'precision_of', 'gate', 'is_plain', 'kappas', 'is_random', 'close',
+           'variation', 'cancellation', 'usable', 'worst_group', 'make_draws']
 
 # %% ../nbs/10_draws.ipynb #9973a40a
 import copy, math, random, time
@@ -105,7 +105,8 @@ def redraw_constants(model: torch.nn.Module, g: torch.Generator):
 # %% ../nbs/10_draws.ipynb #9a10f3c3
 class Reference:
     "A task's module as the judge uses it; `device` 'cpu' or 'cuda', `precision` 'fp32', 'tf32' or 'bf16'."
-    def __init__(self, source: str, device: str = 'cpu', precision: str = 'fp32', seed: int = 0, rotate: bool = True):
+    def __init__(self, source: str, device: str = 'cpu', precision: str = 'fp32', seed: int = 0, rotate: bool = True, redraw: bool = True):
+        self.source, self.redraw = source, redraw
         self.rotate = rotate          # False: always construct anew, so that a seed gives the same weights whatever was judged before
         self.device, self.precision, self.dtype = device, precision, torch.bfloat16 if precision == 'bf16' else None
         self.wide, self.stateful, self.kappa, self.varies, self.model, self.in_place = 1.0, False, [], [], None, None
@@ -135,7 +136,7 @@ class Reference:
                 if short_of_memory(e): raise
                 raise TaskInvalid(f'the reference cannot be built: {type(e).__name__}: {e}') from e
             if self.dtype: self.model = self.model.to(self.dtype)
-            redraw_constants(self.model, g)
+            if self.redraw: redraw_constants(self.model, g)
             try: self.model64 = copy.deepcopy(self.model).double()
             except Exception as e:
                 if short_of_memory(e): raise
@@ -294,8 +295,9 @@ def gate(ref: Reference, seeds: list[int]):
         raise TaskInvalid(f'the reference fails: {type(e).__name__}: {str(e)[:300]}') from e
     if not outs: raise TaskInvalid('the reference returns no tensor')
     for i, (x, y, e) in enumerate(zip(outs, again, a.outs)):
-        if x.shape != y.shape or not close(x, y, e):
-            raise TaskInvalid(f'the reference disagrees with itself: output {i} differs between two calls on one input')
+        if x.shape == y.shape and close(x, y, e): continue
+        if is_random(ref, a): raise TaskInvalid(f'the reference is random: output {i} follows the random seed; draw the numbers in get_inputs()')
+        raise TaskInvalid(f'the reference disagrees with itself: output {i} differs between two calls on one input')
     ref.varies = [variation(x, y) for x, y in zip(a.outs, b.outs)]
     if all(v is not None and v <= 64*EPS32*max(e.rms, 1e-300) for v, e in zip(ref.varies, a.outs)):
         raise TaskInvalid('the output does not depend on the inputs: two draws give the same result within rounding')
@@ -305,7 +307,7 @@ def gate(ref: Reference, seeds: list[int]):
     ref.kappa = [min(k, 1e3) + ref.walk for k in ratios]
     ref.kappa_variants = [k + longest/4 for k in ref.kappa]
 
-
+# %% ../nbs/10_draws.ipynb #90a5f38d
 def is_plain(draw: Draw) -> bool:
     "Whether it is a draw of get_inputs() as it came."
     return draw.name.startswith(('draw', 'last'))
@@ -315,6 +317,15 @@ def kappas(ref: Reference, draw: Draw) -> list[float]:
     "kappa of each output of a filled draw. Random signs don't all round in one direction, but they cancel: more than the plain draw did, by as much as the output is smaller."
     if draw.name != 'signed': return ref.kappa if is_plain(draw) else ref.kappa_variants
     return [max(1.0, min(a/max(e.rms, 1e-300), 1e3)) + ref.walk for a, e in zip(ref.absolute, draw.outs)]
+
+# %% ../nbs/10_draws.ipynb #11dcc851
+def is_random(ref: Reference, draw: Draw) -> bool:
+    "Whether two calls under one random seed agree bit by bit."
+    outs = []
+    for _ in range(2):
+        torch.manual_seed(1); random.seed(1)
+        outs.append(ref.eager(draw.tensors, draw.tree)[1])
+    return all(map(same, *outs))
 
 
 def close(x, y, e: Expected) -> bool:

@@ -9,7 +9,7 @@ __all__ = ['CANARY_TASK', 'CANARY_MODEL', 'CANARY_TRITON', 'CANARY', 'InfraError
            'LocalPool', 'pack', 'verdict_key', 'failed_build']
 
 # %% ../nbs/14_pool.ipynb #1743a758
-import contextlib, fcntl, hashlib, itertools, json, os, tempfile, threading, time
+import contextlib, fcntl, hashlib, itertools, json, os, secrets, tempfile, threading, time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -23,7 +23,7 @@ from .compilers import device_of, gpus
 from .isolation import choose
 from .referee import JudgeOptions, device_name, versions
 from .tasks import Task
-from .verdict import Verdict
+from .verdict import ADVICE, Verdict
 from .wire import WireError, WireTimeout
 from .workspace import TARGETS, Candidate
 from .zygote import Zygote
@@ -140,11 +140,12 @@ class LocalPool:
                  cache=None,                        # folder for builds, compiled baselines and verdicts; None: see build.cache_dir
                  reuse: bool|str|Path = False,      # give a known verdict again; a path: the file that remembers them, True: one in the cache
                  keep: int = 12,                    # judges that are kept warm, one per task
+                 counters: float = 0.,              # share of the accepted candidates whose precision is read from the GPU's counters
                  build_timeout: float = 120.,       # seconds for one build
                  isolation: str|None = None,        # level of the candidates; None: the strongest that works here (`isolation.choose`)
                  require: str = 'process'):         # refuse to work at a weaker level than this (OSError)
         self.isolation = choose(isolation, require)
-        self.target, self.cache, self.keep, self.build_timeout = target, cache, keep, build_timeout
+        self.target, self.cache, self.keep, self.counters, self.build_timeout = target, cache, keep, counters, build_timeout
         self.root = cache_dir(cache).parent
         self.known = VerdictCache(self.root/'verdicts.jsonl' if reuse is True else reuse) if reuse else None
         self.reuse = bool(reuse)                                            # may be switched off for a while
@@ -219,6 +220,7 @@ def _judge(self: LocalPool, task: Task, candidate: Candidate, options: JudgeOpti
     b = self.build(candidate, opts.target)
     if b.status != 'ok': return failed_build(b, about)
     packed = pack(candidate, b)
+    if opts.target == 'cuda' and secrets.randbelow(10**6) < self.counters*10**6: opts = replace(opts, counters=True)      # drawn before anything is known about it
     for attempt in (1, 2):
         v = self._once(task, packed, opts, alone=attempt == 2)
         if not (v.infra or v.evidence.get('maybe') or v.status == 'timeout' and overloaded()): break
@@ -252,7 +254,7 @@ def failed_build(b: Build, about: dict) -> Verdict:
     if reason in ('path_escape', 'artefact_too_large'):
         return Verdict('rejected', reason, first[:500], evidence=evidence, milestone=-1, **about)
     graded = b.status in ('build_error', 'build_timeout')
-    return Verdict(b.status, message=first[:500] or b.status, evidence=evidence, milestone=-1 if graded else None, **about)
+    return Verdict(b.status, message=first[:500] or ADVICE.get(b.status, b.status), evidence=evidence, milestone=-1 if graded else None, **about)
 
 # %% ../nbs/14_pool.ipynb #c075eef1
 def _handle(self: LocalPool, task: Task, opts: JudgeOptions) -> _Handle:

@@ -20,6 +20,7 @@ from statistics import median
 import torch
 from .compare import compare
 from .compilers import device_of
+from .counters import count
 from .draws import Draw, Reference, TaskInvalid, gate, is_plain, kappas, make_draws, precision_of, same, usable
 from .exchange import Failed, InfraFailed, Side, check_honest, check_structure, describe_error, forbidden_symbols, imports_the_lab
 from .exchange import rejected, scaled, threads_of
@@ -44,6 +45,7 @@ class JudgeOptions:
     timeout: float = 600.0         # seconds for the candidate's part of the judgement: without drawing, waiting and the baseline
     seed: int|None = None          # makes weights and draws repeat; None: secret, from the operating system
     threads: int|None = None       # CPU threads on all sides; None: all cores
+    counters: bool = False         # True: read the hardware's counters of a call of what is accepted (10 to 30 s; GPU)
 
     @property
     def device(self) -> str:
@@ -92,8 +94,10 @@ class Judge:
             side = self.run_checks(candidate, opts, evidence)
             if opts.interpreted: self.check_kernels(side, opts, evidence)
             if timed: timing = self.time(side, opts, evidence)
+            if opts.counters: self.count(candidate, opts, evidence)
             end = dict(status='correct', message='' if timed else INTERPRETED if opts.interpreted else 'right; not timed')
         except Failed as e:
+            timing = {}
             end = dict(status=e.status, reason=e.reason, message=e.message, milestone=None if e.status in UNGRADED else -1)
             evidence |= e.evidence
         except InfraFailed as e:
@@ -138,7 +142,7 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
     "Load the candidate and check it on all draws; returns its side."
     abi = candidate['abi']
     self.usual = math.inf            # seconds that a draw may take at our expense
-    if imports_the_lab(candidate['files']): raise rejected('tamper', 'it imports cuda_agent_lab, which judges it; a candidate needs torch and cuda_extension')
+    if imports_the_lab(candidate['files']): raise rejected('tamper', 'it imports cuda_agent_lab, which judges it; import torch and cuda_extension only')
     if candidate['library'] and not opts.allow_torch:
         bad = forbidden_symbols(Path(candidate['library']).read_bytes(), abi)
         if bad: raise rejected('torch_fallback', f'the library calls {", ".join(bad[:3])}; compute in your own kernel', symbols=bad[:20])
@@ -190,7 +194,7 @@ def _check(self: Judge, side: Side, draw: Draw, seconds: float, guard: bool, ans
     check_structure(answer, draw)
     inputs = [side.at(s) for s in side.arg_specs]
     changed = [i for i, (v, t, e) in enumerate(zip(inputs, draw.tensors, draw.after)) if e is None and not same(v, t)]
-    if changed: raise rejected('input_mutated', f'forward changes its input {changed[0]}; the reference does not')
+    if changed: raise rejected('input_mutated', f'forward changes its input {changed[0]}, which the reference does not; write into a tensor of your own')
     outs = side.outputs(draw)
     plain_draw = is_plain(draw)                                      # timed calls are scaled, so they count as variants
     results = [compare(o, e, k, self.ref.wide, v if plain_draw and v else math.inf)
@@ -423,6 +427,17 @@ def _confirm(self: Judge, side: Side, names: list, samples: dict, evidence: dict
 
 Judge.time, Judge.check_hand_over, Judge.sample, Judge.enough, Judge.check_timed, Judge.confirm = _time, _check_hand_over, _sample, _enough, _check_timed, _confirm
 Judge.factors, Judge.takes_factors = _factors, _takes_factors
+
+# %% ../nbs/12_referee.ipynb #e7e5a061
+def _count(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict):
+    "Count the operations of one forward; raises Failed where it computes below the declared precision."
+    self.side.close()
+    self.side = None
+    with self.unpaid('counters'), self.host.quiet():
+        evidence['counters'] = count(self.ref, replace(self.kept[0]), candidate, opts, self.rng.getrandbits(31))
+
+
+Judge.count = _count
 
 # %% ../nbs/12_referee.ipynb #7337ca74
 CONTEXT = 700 << 20          # bytes of the device that a process takes for CUDA itself

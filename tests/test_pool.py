@@ -16,6 +16,7 @@ from cuda_agent_lab.pool import InfraError, LocalPool, Quiet, verdict_key
 from cuda_agent_lab.server import JudgeServer
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task
+from cuda_agent_lab.verdict import Verdict
 from cuda_agent_lab.workspace import Candidate, make_workspace, write_candidate
 
 UNTIMED = JudgeOptions(compile=False, timing=False, timeout=60)
@@ -177,6 +178,18 @@ def test_what_a_remembered_verdict_depends_on(monkeypatch):
     other = verdict_key(task(2), candidate(2), UNTIMED)
     monkeypatch.setattr(pool_module.cuda_agent_lab, '__version__', '9')
     assert len({key, other, verdict_key(task(2), candidate(2), UNTIMED)}) == 3
+
+
+@pytest.mark.parametrize('share, low, high', [(0., 0, 0), (.3, 20, 100), (1., 200, 200)])
+def test_a_share_of_the_candidates_is_counted(pool, monkeypatch, share, low, high):
+    asked = []
+    monkeypatch.setattr(pool, 'counters', share)
+    monkeypatch.setattr(pool_module, 'gpus', lambda: [SimpleNamespace(name='a GPU', uuid='x', memory=1)])
+    monkeypatch.setattr(pool, 'build', lambda *a: Build('ok', None, '', 0., True, '', 'c', 'cuda'))
+    monkeypatch.setattr(pool, '_once', lambda task, packed, opts, alone: asked.append(opts.counters) or Verdict('correct'))
+    for _ in range(200): pool.judge(task(2), candidate(2), JudgeOptions(target='cuda'))
+    assert low <= sum(asked) <= high and len(asked) == 200
+    assert pool.judge(task(2), candidate(2), JudgeOptions(target='cuda', counters=True)).correct and asked[-1]
 
 
 def test_an_interrupted_wait_blocks_nobody(monkeypatch):

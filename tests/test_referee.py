@@ -1,4 +1,6 @@
 """The referee against candidates of many kinds, honest and not, through a real pool (target cpu, c ABI)."""
+import contextlib
+import dataclasses
 import random
 import time
 from types import SimpleNamespace
@@ -133,7 +135,9 @@ def test_refused_for_the_right_reason(pool, kind):
     want = b.pop('want', kind)
     v = pool.judge(RMS, candidate(**b), UNTIMED)
     assert (v.status, v.reason) == ('rejected', want), v
-    assert v.message and '/tmp/' not in v.message and len(v.message) < 1200
+    assert '/tmp/' not in v.message and len(v.message) < 1200
+    what, _, change = v.message.rpartition('; ')
+    assert what and len(change.split()) > 2 and 'Warning' not in what, v.message                     # what is wrong; what to change
 
 
 def test_the_next_candidate_is_judged_as_if_nothing_had_happened(pool):
@@ -397,3 +401,25 @@ def test_allow_torch_drops_nothing_else(pool, name):
 
 def test_a_verdict_with_torch_is_another_verdict(tmp_path):
     assert pool_module.verdict_key(RMS, candidate(), FREE) != pool_module.verdict_key(RMS, candidate(), UNTIMED)
+
+
+# --- counters
+
+def test_without_a_gpu_counters_are_a_note(pool):
+    v = pool.judge(RMS, candidate(), JudgeOptions(compile=False, timing=False, counters=True))
+    assert v.correct and v.evidence['counters']['note'].startswith('not counted'), v
+
+
+def test_what_the_counters_find_turns_an_accepted_verdict(monkeypatch):
+    j = Judge(RMS.source, UNTIMED, SimpleNamespace(quiet=contextlib.nullcontext))
+    def checks(*a):
+        j.side, j.kept = SimpleNamespace(close=lambda: None), [j.ref.draw(1, 'draw 0')]
+        return j.side
+    j.run_checks, j.time = checks, lambda *a: dict(milestone=3, speedup_eager=dict(median=2., lo=2., hi=2., n=9))
+    def found(ref, plain, candidate, opts, seed): raise referee.rejected('precision', 'the tensor cores multiply in tf32', counters=dict(operations={'tf32 tensor': 9}))
+    packed, opts = dict(files=[], hash='x', abi='c', library=''), dataclasses.replace(QUICK, counters=True)
+    monkeypatch.setattr(referee, 'count', found)
+    v = j.judge(packed, opts)
+    assert v.reason == 'precision' and v.milestone == -1 and v.speedup_eager is None and v.evidence['counters']['operations'] and 'counters' in v.evidence['seconds']
+    monkeypatch.setattr(referee, 'count', lambda *a: dict(operations={'fp32': 9}))
+    assert j.judge(packed, opts).milestone == 3 and 'counters' not in j.judge(packed, QUICK).evidence
