@@ -295,7 +295,7 @@ def check_honest(answer: dict):
         names = ', '.join(list(ops)[:3])
         raise computes_with(names, ops=ops)
     for reason, text in notes.items():
-        if reason in ('path_escape', 'process_spawn', 'foreign_library', 'tamper'): raise rejected(reason, tidy(text, 200))
+        if reason in ('path_escape', 'process_spawn', 'foreign_library', 'l2_persistence', 'tamper'): raise rejected(reason, tidy(text, 200))
 
 
 def same_tree(a, b) -> bool:
