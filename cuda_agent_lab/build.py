@@ -219,6 +219,8 @@ def _failure(code, output: str, folders: tuple):
         return BuildFailed("build_timeout", "the compiler was stopped at the time limit; make the sources simpler.", keep=False)
     if re.search(r"No space left on device|Resource temporarily unavailable|Read-only file system", output):
         return BuildFailed("infra_error", tidy_log(output, folders), keep=False)
+    if "File size limit exceeded" in output:
+        return BuildFailed("build_error", f"the compiler writes a file of more than {MAX_FILE >> 20} MB; keep data out of kernels.", "artefact_too_large")
     sure = not re.search(r"Killed|internal compiler error|virtual memory exhausted|out of memory", output, re.I)
     return BuildFailed("build_error", tidy_log(output, folders) or f"the compiler ended with status {code}", keep=sure)
 

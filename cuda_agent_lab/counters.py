@@ -18,12 +18,13 @@ from pathlib import Path
 # %% ../nbs/46_counters.ipynb #99d02c83
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from .isolation import Room, limit_resources
 from .compilers import find_nvcc
 from .draws import Draw, LowProducts, Reference, usable, vary
 from .exchange import Failed, InfraFailed, Side, check_structure, rejected
 from .wire import Channel, WireError, layout
 from .worker import Worker, short_of_memory, tidy
-from .zygote import MAX_FILE, kill_group
+from .zygote import kill_group
 
 # %% ../nbs/46_counters.ipynb #992f085f
 CORES = {'fp64': 'd', 'fp32': 'f', 'half': 'h'}                 # type -> letter of its instructions on the CUDA cores
@@ -154,9 +155,8 @@ def drive(home: str):
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(home + '/judge')
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)                        # PR_SET_PDEATHSIG
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE, MAX_FILE))
     room = tempfile.mkdtemp(dir=home)
+    limit_resources(Room(write=(room,)))
     os.environ.update(HOME=room, TMPDIR=room, TORCH_EXTENSIONS_DIR=room, TRITON_CACHE_DIR=room)
     Worker(Channel(sock), room, trusted=False).serve()
 

@@ -330,7 +330,7 @@ def check_honest(answer: dict, allow_torch: bool = False) -> dict:
     if swapped: raise rejected('tamper', f'it replaces {tidy(swapped[0], 60)}; leave functions of torch, Python and the lab as they are')
     ops = {tidy(o, 60): n for o, n in list(ops.items())[:20]}
     if ops and not allow_torch: raise computes_with(', '.join(list(ops)[:3]), ops=ops)
-    if found := noted(notes, ('path_escape', 'process_spawn', 'tamper', *('foreign_library',)*(not allow_torch))): raise found
+    if found := noted(notes, ('path_escape', 'process_spawn', 'l2_persistence', 'tamper', *('foreign_library',)*(not allow_torch))): raise found
     return ops
 
 

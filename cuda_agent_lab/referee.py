@@ -70,7 +70,7 @@ class Judge:
     def __init__(self, source: str, opts: JudgeOptions, host):
         torch.set_num_threads(threads_of(opts))
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = opts.precision == 'tf32'
-        self.host, self.opts, self.source, self.baseline, self.compiled, self.side = host, opts, source, None, None, None
+        self.host, self.opts, self.source, self.baseline, self.compiled, self.side, self.uneven = host, opts, source, None, None, None, None
         secret = random.Random(secrets.randbits(64) if opts.seed is None else opts.seed)
         self.ref = Reference(source, opts.device, opts.precision, secret.getrandbits(31), rotate=opts.seed is None)
         self.ref.build(secret.getrandbits(31))
@@ -332,7 +332,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
     sides = {n: side if n == 'candidate' else self.baseline for n in names}
     limit = {n: self.patience() if n == 'candidate' else 60 + self.patience() for n in names}
     for n in names: sides[n].call(n, limit[n], flush=side.cuda)          # one call unguarded, to warm
-    self.uneven = self.takes_factors()
+    if self.uneven is None: self.uneven = self.takes_factors()
     began, rng, n = time.monotonic(), self.rng, 0
     while True:
         if n in (0, 5, *LOOKS): looked = rng.randint(n + 1, next((k for k in (5, *LOOKS) if k > n), n + 64))
@@ -366,7 +366,8 @@ def _factors(self: Judge) -> torch.Tensor:
 
 def _takes_factors(self: Judge) -> bool:
     "Whether the reference is as well behaved on inputs with a factor for each element (one that inverts a matrix may not be)."
-    self.uneven, plain_draw = True, self.ref.fill(replace(self.kept[0]))
+    self.uneven = True
+    plain_draw = self.ref.fill(replace(self.kept[0]))
     try: return usable(self.ref, self.ref.fill(Draw('', plain_draw.tree, [scaled(t, self.factors()) for t in plain_draw.tensors])), plain_draw)
     except Exception as e:
         if short_of_memory(e): raise

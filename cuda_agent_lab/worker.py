@@ -8,7 +8,7 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 __all__ = ['ALLOWED_OPS', 'FOREIGN_EXIT', 'KEYS', 'CUDA_KEYS', 'FOREIGN', 'is_allowed', 'OperatorWatch', 'forbid_operators',
            'ForeignLibrary', 'foreign', 'lent', 'disarm', 'hide_libraries', 'threads_inherit', 'watch_events',
            'callables', 'replaced', 'tidy', 'short_of_memory', 'describe', 'put_extension', 'last_error',
-           'limit_memory', 'write_files', 'load_class', 'copy_state', 'Worker']
+           'limit_memory', 'write_files', 'load_class', 'copy_state', 'CacheLines', 'Worker']
 
 # %% ../nbs/07_worker.ipynb #e9f8e942
 import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, threading, time, traceback, types
@@ -298,6 +298,28 @@ def copy_state(module: torch.nn.Module, state: dict):
         own[k].copy_(v)
 
 # %% ../nbs/07_worker.ipynb #4b56ce42
+class CacheLines:
+    "The lines of the L2 cache that persist in the current CUDA context."
+    def __init__(self):
+        driver = ctypes.CDLL('libcuda.so.1')                       # bound now: later a look-up would be noted as the candidate's
+        self.reset, self.get = driver.cuCtxResetPersistingL2Cache, driver.cuCtxGetLimit
+        self.first = self.limit()
+
+    def limit(self) -> int:
+        "Bytes that may be set aside."
+        size = ctypes.c_size_t()
+        self.get(ctypes.byref(size), 6)                            # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
+        return size.value
+
+    def free(self):
+        "Make all lines ordinary ones."
+        self.reset()
+
+    def set_aside(self) -> bool:
+        "Whether more may be set aside than at first."
+        return self.limit() > self.first
+
+# %% ../nbs/07_worker.ipynb #7d9c4983
 class Worker:
     "Serves one channel until it closes. `trusted` workers run the reference, the others a candidate; `seal` confines the process before the candidate's own code."
     def __init__(self, channel: Channel, home: str, trusted: bool, seal=lambda: None):
@@ -317,7 +339,9 @@ class Worker:
         self.host_bytes = m.get('memory', 0)
         self.arena, self.local = open_arena(m['arena'], fds), m['device'] == 'cpu' or m['arena']['via'] == 'ipc'
         self.memory = self.arena if self.local else torch.empty(self.arena.numel(), dtype=torch.uint8, device=self.device)
-        if self.device != 'cpu': self.flush = torch.empty(m['flush'], dtype=torch.uint8, device=self.device)
+        if self.device != 'cpu':
+            self.flush = torch.empty(m['flush'], dtype=torch.uint8, device=self.device)
+            self.lines = CacheLines()
         return {}
 
     def pull(self):
@@ -446,6 +470,7 @@ def _call(self: Worker, m: dict, fds: list):
     try:
         with torch.no_grad():
             if cuda and m['flush']:
+                self.lines.free()                # lines that were set aside would outlive the flush
                 self.flush.fill_(1)
                 torch.cuda._sleep(self.delay)    # the device waits while the host enqueues, so that launch gaps are not in the span
             if cuda: events[0].record()
@@ -475,6 +500,8 @@ def _call(self: Worker, m: dict, fds: list):
         self.delay = max(self.delay, 4*min(host, 5_000_000))                  # twice the host's time, 10 ms at most
     answer = handed | dict(faults=resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)      # pages that the call touched for the first time
     if cuda: answer |= dict(device_ms=events[0].elapsed_time(events[1]))
+    if m['guard'] and cuda and self.lines.set_aside():
+        self.notes.setdefault('l2_persistence', 'it sets lines of the L2 cache aside, which would keep its inputs there between calls; leave the limits of the device as they are')
     if m['guard']: answer |= dict(ops=dict(list(watch.seen.items())[:20]), notes=self.notes, replaced=replaced(self.before)[:5])
     self.out = out               # kept whether it will be asked for or not: nothing in this process tells a call that is checked from one that is not
     return answer

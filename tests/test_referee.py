@@ -254,6 +254,17 @@ def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree
     else: assert {k: round(x[0], 6) for k, x in ms.items()} == dict(eager=.22, compiled=.2, candidate=wall) and {len(x) for x in ms.values()} == {9} and len(looks) == 5
 
 
+CHOLESKY = task('return torch.linalg.cholesky(x)', '[(lambda a: a@a.T/64 + .01*torch.eye(64))(torch.randn(64, 64))]')
+
+
+@pytest.mark.parametrize('t, uneven', [(RMS, True), (CHOLESKY, False)])
+def test_each_element_gets_a_factor_where_the_task_takes_it(t, uneven):
+    judge = Judge(t.source, UNTIMED, None)
+    judge.rng, judge.kept = random.Random(0), [judge.ref.draw(1, 'draw 0')]
+    judge.uneven = judge.takes_factors()
+    assert judge.uneven == uneven and len(judge.factors()) == (referee.PATTERN if uneven else 1)
+
+
 UNGUARDED = 'from torch.utils._python_dispatch import _get_current_dispatch_mode as mode\n' + MODEL.replace(
     '        out = torch', '        if mode() is None and "last" in self.__dict__: return self.last\n        out = self.__dict__["last"] = torch')
 
