@@ -130,7 +130,6 @@ class Side:
     def __init__(self, child, ref: Reference, draw: Draw, opts, what: str):
         self.child, self.channel, self.ref, self.what, self.draw, self.ours, self.arena = child, child.channel, ref, what, None, True, None
         self.cuda = opts.device != 'cpu'
-        self.triton = opts.target == 'triton'
         self.specs, start = layout(list(ref.state.values()))
         self.inputs_at, used = start, layout(draw.tensors, start)[1] - start
         outs = layout([e.eager for e in draw.outs], 0, dense=True)[1]
@@ -192,7 +191,7 @@ def _load(self: Side, files, main: str, cls: str, library: str, watch: bool, sec
     state = {k: asdict(s) for k, s in zip(self.ref.state, self.specs)}
     self.ours = self.child.role != 'candidate'
     self.send(dict(op='load', files=files, main=main, cls=cls, seed=self.ref.init_seed, init=self.ref.init_tree, tensors=[asdict(s) for s in ts],
-                   watch=watch, triton=self.triton, state=state, dtype=str(self.ref.dtype)[6:] if self.ref.dtype else '', library=library))
+                   watch=watch, state=state, dtype=str(self.ref.dtype)[6:] if self.ref.dtype else '', library=library))
     return self.answer(f'loading {main}', seconds)
 
 

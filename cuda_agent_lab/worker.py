@@ -207,7 +207,7 @@ def describe(e: BaseException, home: str = '') -> dict:
     elif isinstance(e, ForeignLibrary): kind = 'foreign_library'
     elif isinstance(e, SystemExit): kind = 'exit'
     elif not_interpreted(e): kind = 'unsupported'
-    elif 'CUDA error' in str(e) or 'kernel was not launched' in str(e): kind = 'launch_error'
+    elif 'CUDA error' in str(e) or 'Triton Error [CUDA]' in str(e) or 'kernel was not launched' in str(e): kind = 'launch_error'
     frames = [f for f in traceback.extract_tb(e.__traceback__) if 'cuda_agent_lab' not in f.filename and '/triton/' not in f.filename]
     own = [f'{f.filename.rsplit("/", 1)[-1]}:{f.lineno} in {f.name}: {f.line}' for f in frames]
     return dict(kind=kind, text=tidy(f'{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}', 500), trace=tidy('\n'.join(own[-4:])))
@@ -267,13 +267,14 @@ class Worker:
         self.channel, self.home, self.trusted = channel, home, trusted
         self.models, self.notes, self.watches, self.before, self.foreign = {}, {}, [], {}, {}
         self.args, self.out, self.memory, self.flush, self.device = [], None, None, None, 'cpu'
-        self.last_error, self.triton = lambda: None, None
+        self.last_error, self.triton, self.jit = lambda: None, None, False      # `triton`: the interpreter, if kernels run in it; `jit`: whether Triton may compile
         self.delay = 1_000_000       # cycles of the device before a timed call: 0.5 ms at 2 GHz
 
     def open(self, m: dict, fds: list):
         "Map the arena; set threads, precision and limits."
         self.device = m['device']
-        if m.get('triton') and not self.trusted: self.triton = Interpreter() if self.device == 'cpu' else prepare()
+        self.jit = bool(m.get('triton')) and not self.trusted
+        if self.jit: self.triton = Interpreter() if self.device == 'cpu' else prepare()
         torch.set_num_threads(m['threads'])
         if m.get('memory') and not self.trusted and self.device == 'cpu':       # bytes of private memory beyond what is mapped now; never with CUDA
             now = next(int(l.split()[1])*1024 for l in open('/proc/self/status') if l.startswith('VmData'))
@@ -349,7 +350,7 @@ def _load(self: Worker, m: dict, fds: list):
         os.chdir(self.home)
         sys.path.insert(0, self.home)                       # for kernels/*.py
         self.before = callables()
-        if m['watch']: watch_events(self.home, self.notes, own_calls() if m['triton'] else None)
+        if m['watch']: watch_events(self.home, self.notes, own_calls() if self.jit else None)
     cls = load_class(files, m['main'], m['cls'], self.home)
     torch.manual_seed(m['seed']); random.seed(m['seed'])
     self.specs = {k: spec_from(s) for k, s in m['state'].items()}
@@ -414,7 +415,7 @@ def _call(self: Worker, m: dict, fds: list):
     sock.sendall(nonce if error is None and not self.foreign else b'\xff'*8)
     if error is None and (problem := self.last_error()):                      # a pybind binding may launch and not look
         error = dict(kind='launch_error', text=f'the kernel was not launched: {tidy(problem.decode(errors="replace"), 200)}')
-    if error and error['kind'] == 'build_error' and 'process_spawn' in self.notes: error = dict(kind='process_spawn', text=self.notes['process_spawn'])    # another compiler
+    if error and self.jit and 'process_spawn' in self.notes: error = dict(kind='process_spawn', text=self.notes['process_spawn'])       # a compiler of its own, say
     if self.foreign: error = dict(kind='torch_fallback', text=', '.join(list(self.foreign)[:3]))     # also where the exception was caught
     if error is not None: return {'error': error}
     if cuda and m['flush'] and not m['empty']:

@@ -21,7 +21,7 @@ from .worker import Worker
 
 # %% ../nbs/08_zygote.ipynb #ff2e38db
 LEVEL = 'process'            # the isolation level that enter_sandbox reaches
-KEEP_ENV = ('PATH', 'LD_LIBRARY_PATH', 'CUDA_HOME', 'CUDA_PATH', 'CUDA_VISIBLE_DEVICES', 'NVIDIA_VISIBLE_DEVICES', 'CXX', 'CC', 'SYSTEMROOT', 'LANG')
+KEEP_ENV = ('PATH', 'LD_LIBRARY_PATH', 'CUDA_HOME', 'CUDA_PATH', 'CUDA_VISIBLE_DEVICES', 'NVIDIA_VISIBLE_DEVICES', 'CXX', 'CC', 'TRITON_PTXAS_PATH', 'TRITON_PTXAS_BLACKWELL_PATH', 'SYSTEMROOT', 'LANG')
 MAX_OUTPUT = 64 << 10        # characters of a candidate's print that are kept
 MAX_FILE = 64 << 20          # bytes of any file that a candidate writes
 
