@@ -145,7 +145,7 @@ class Side:
 
     def __init__(self, child, ref: Reference, draw: Draw, opts, what: str):
         self.child, self.channel, self.ref, self.what, self.draw, self.ours, self.arena, self.taken = child, child.channel, ref, what, None, True, None, None
-        self.cuda, self.triton = opts.device != 'cpu', opts.target == 'triton'
+        self.cuda = opts.device != 'cpu'
         self.specs, start = layout(list(ref.state.values()))
         self.inputs_at, used = start, layout(draw.tensors, start)[1] - start
         outs = layout([e.eager for e in draw.outs], 0, dense=True)[1]
@@ -209,7 +209,7 @@ def _load(self: Side, files, main: str, cls: str, library: str, watch: bool, sec
     fds = (in_memory(library),) if library else ()
     try:
         self.send(dict(op='load', files=files, main=main, cls=cls, seed=self.ref.init_seed, init=self.ref.init_tree, tensors=[asdict(s) for s in ts],
-                       watch=watch, allow_torch=allow_torch, triton=self.triton, state=state, dtype=str(self.ref.dtype)[6:] if self.ref.dtype else ''), fds)
+                       watch=watch, allow_torch=allow_torch, state=state, dtype=str(self.ref.dtype)[6:] if self.ref.dtype else ''), fds)
     finally:
         for fd in fds: os.close(fd)
     return self.answer(f'loading {main}', seconds)

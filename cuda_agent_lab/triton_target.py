@@ -52,7 +52,8 @@ def own_calls():
     from triton.runtime import build
     knobs, compiler, driver, build, through = map(vars, (knobs, compiler, driver, build, subprocess))
     steering = lambda: {k: v for k, v in os.environ.items() if k.startswith(STEERING)}
-    ptxas = {os.path.realpath(p) for p in Path(compiler['__file__']).parent.glob('bin/ptxas*')}
+    named = (os.environ.get(f'TRITON_PTXAS{which}_PATH') for which in ('', '_BLACKWELL'))           # by whoever set this machine up
+    ptxas = {os.path.realpath(p) for p in (*Path(compiler['__file__']).parent.glob('bin/ptxas*'), *filter(None, named))}
     cc, before = host_compilers(), steering()
 
     def own(event: str, args: tuple) -> bool:
@@ -138,6 +139,7 @@ class Interpreter:
         self.Twin = self.twin_class()
         triton.runtime.driver.set_active(Offline())
         for m in (libdevice, cuda_libdevice): self.lend(m)
+        self.mend_bfloat16()
         interpreter._interpreter = Stores(interpreter._interpreter, self)
         f, builder = interpreter.InterpretedFunction, interpreter.InterpreterBuilder
         self.interpret, rewrite, patch, pointer = f.run, interpreter.FunctionRewriter._compile_and_exec, interpreter._patch_lang, builder.create_int_to_ptr
@@ -264,6 +266,38 @@ class Stores:
     def atomic_cas(self, at, cmp, value, sem):
         self.check(at, value, True)
         return self.inner.atomic_cas(at, cmp, value, sem)
+
+# %% ../nbs/45_triton_target.ipynb #8ca0a675
+def _mend_bfloat16(self: Interpreter):
+    "Make the interpreter round to bfloat16 and compute on it in float32."
+    np, m, tl, builder = self.numpy, self.module, self.triton.language, self.module.InterpreterBuilder
+    convert, cast, narrow = m._convert_float, builder.cast_impl, tl.bfloat16
+
+    def rounded(data, source, target, mode):
+        if (source, target) != (tl.float32, narrow) or mode == m._ir.ROUNDING_MODE.RTZ: return convert(data, source, target, mode)
+        bits = np.ascontiguousarray(data).view(np.uint32)
+        even = (bits + np.uint32(0x7fff) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        return np.where(np.isnan(data), (bits >> np.uint32(16)) | np.uint32(0x40), even).astype(np.uint16)
+
+    def through_float32(b, source, target):
+        ends = source.dtype.scalar, target.scalar
+        if narrow in ends and tl.float32 not in ends and ends != (narrow, narrow): source = cast(b, source, tl.float32)
+        return cast(b, source, target)
+
+    is_narrow = lambda a: isinstance(a, m.TensorHandle) and a.dtype.scalar == narrow
+    def in_float32(method, like: int):                       # like: the argument that has the type of the result
+        def call(b, *args):
+            if not any(map(is_narrow, args)): return method(b, *args)
+            out = method(b, *[cast(b, a, tl.float32) if is_narrow(a) else a for a in args])
+            return cast(b, out, narrow) if is_narrow(args[like]) and out.data.dtype == np.float32 else out
+        return call
+    m._convert_float, builder.cast_impl = rounded, through_float32
+    for name, like in dict(unary_op=0, binary_op=0, ternary_op=2, create_fma=2, create_dot=2).items():
+        setattr(builder, name, in_float32(getattr(builder, name), like))
+    builder.get_bf16 = lambda b, value: b.cast_impl(b.get_fp32(value), narrow)
+
+
+Interpreter.mend_bfloat16 = _mend_bfloat16
 
 # %% ../nbs/45_triton_target.ipynb #90d84e27
 LIBDEVICE = {n: n for n in 'tanh sinh cosh sin cos tan exp exp2 expm1 log log2 log10 log1p sqrt cbrt floor ceil trunc rint fmod hypot copysign'.split()}

@@ -235,7 +235,7 @@ def describe(e: BaseException, home: str = '') -> dict:
     elif re.search('Permission denied|Read-only file system', str(e)): kind = 'path_escape'
     elif isinstance(e, SystemExit): kind = 'exit'
     elif not_interpreted(e): kind = 'unsupported'
-    elif 'CUDA error' in str(e) or 'kernel was not launched' in str(e): kind = 'launch_error'
+    elif 'CUDA error' in str(e) or 'Triton Error [CUDA]' in str(e) or 'kernel was not launched' in str(e): kind = 'launch_error'
     frames = [f for f in traceback.extract_tb(e.__traceback__) if 'cuda_agent_lab' not in f.filename and '/triton/' not in f.filename]
     own = [f'{f.filename.rsplit("/", 1)[-1]}:{f.lineno} in {f.name}: {f.line}' for f in frames]
     return dict(kind=kind, text=tidy(f'{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ""}', 500), trace=tidy('\n'.join(own[-4:])))
@@ -326,13 +326,14 @@ class Worker:
         self.channel, self.home, self.trusted, self.seal = channel, home, trusted, seal
         self.models, self.notes, self.watches, self.before, self.foreign = {}, {}, [], {}, {}
         self.args, self.out, self.memory, self.flush, self.device = [], None, None, None, 'cpu'
-        self.last_error, self.triton = lambda: None, None
+        self.last_error, self.triton, self.jit = lambda: None, None, False      # `triton`: the interpreter, if kernels run in it; `jit`: whether Triton may compile
         self.delay = 1_000_000       # cycles of the device before a timed call: 0.5 ms at 2 GHz
 
     def open(self, m: dict, fds: list):
         "Map the arena; set threads, precision and limits."
         self.device = m['device']
-        if m.get('triton') and not self.trusted: self.triton = Interpreter() if self.device == 'cpu' else prepare()
+        self.jit = bool(m.get('triton')) and not self.trusted
+        if self.jit: self.triton = Interpreter() if self.device == 'cpu' else prepare()
         torch.set_num_threads(m['threads'])
         tf32 = m['precision'] == 'tf32'
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
@@ -413,10 +414,10 @@ def _load(self: Worker, m: dict, fds: list):
         self.before = callables()
         limit_memory(self.host_bytes)                             # after CUDA has reserved its share
         library = f'/proc/self/fd/{fds[0]}' if fds else ''        # in memory: the build's folder is not for candidates to read
-        own = own_calls() if m['triton'] else None
+        own = own_calls() if self.jit else None
         watch = lambda: watch_events(self.home, self.notes, library, own)
         if m['watch']:                                            # not where its own build is part of loading it
-            if not m['triton']: self.seal()                       # Triton starts its compilers at the first call
+            if not self.jit: self.seal()                       # Triton starts its compilers at the first call
             watch()
         if library:
             put_extension(library)
@@ -493,7 +494,7 @@ def _call(self: Worker, m: dict, fds: list):
     sock.sendall(nonce if error is None and not self.foreign else b'\xff'*8)
     if error is None and (problem := self.last_error()):                      # a pybind binding may launch and not look
         error = dict(kind='launch_error', text=f'the kernel was not launched: {tidy(problem.decode(errors="replace"), 200)}')
-    if error and error['kind'] == 'build_error' and 'process_spawn' in self.notes: error = dict(kind='process_spawn', text=self.notes['process_spawn'])    # another compiler
+    if error and self.jit and 'process_spawn' in self.notes: error = dict(kind='process_spawn', text=self.notes['process_spawn'])       # a compiler of its own, say
     if self.foreign: error = dict(kind='torch_fallback', text=', '.join(list(self.foreign)[:3]))     # also where the exception was caught
     if error is not None: return {'error': error}
     if cuda and m['flush'] and not m['empty']:

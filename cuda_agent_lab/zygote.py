@@ -22,7 +22,7 @@ from .wire import Channel, WireError
 from .worker import Worker
 
 # %% ../nbs/08_zygote.ipynb #ff2e38db
-KEEP_ENV = ('PATH', 'LD_LIBRARY_PATH', 'CUDA_HOME', 'CUDA_PATH', 'CUDA_VISIBLE_DEVICES', 'NVIDIA_VISIBLE_DEVICES', 'CXX', 'CC', 'SYSTEMROOT', 'LANG')
+KEEP_ENV = ('PATH', 'LD_LIBRARY_PATH', 'CUDA_HOME', 'CUDA_PATH', 'CUDA_VISIBLE_DEVICES', 'NVIDIA_VISIBLE_DEVICES', 'CXX', 'CC', 'TRITON_PTXAS_PATH', 'TRITON_PTXAS_BLACKWELL_PATH', 'SYSTEMROOT', 'LANG')
 MAX_OUTPUT = 64 << 10        # characters of a candidate's print that are kept
 
 
