@@ -257,7 +257,7 @@ def _at(self: Side, spec) -> torch.Tensor:
     "A tensor of the arena as the worker left it, on the reference's device."
     return at(self.arena.memory, spec).to(self.ref.device)
 
-
+# %% ../nbs/11_exchange.ipynb #ad170df0
 def _outputs(self: Side, draw: Draw) -> list:
     "The outputs that lie in the outbox, or lay there when the nonce of a delivering call came back."
     memory, start = (self.arena.memory, self.outbox[0]) if self.taken is None else (self.taken, 0)

@@ -357,7 +357,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
         raise rejected('tamper', f'it takes {used/1e6/spent:.2f} of a core while others are timed; end all work, and all threads, within forward')
     return ms, device, after
 
-
+# %% ../nbs/12_referee.ipynb #5572aed1
 def _factors(self: Judge) -> torch.Tensor:
     "Secret numbers between a half and one for the elements of the inputs of a timed call; all the same where the task cannot take others."
     g = torch.Generator().manual_seed(self.rng.getrandbits(31))
@@ -373,7 +373,7 @@ def _takes_factors(self: Judge) -> bool:
         if short_of_memory(e): raise
         return False
 
-
+# %% ../nbs/12_referee.ipynb #d833557c
 def _enough(self: Judge, n: int, began: float, clock: dict, opts: JudgeOptions) -> bool:
     "Whether n >= 5 pairs suffice: the most that were asked for, no time left, or decided."
     if n >= opts.max_pairs or self.left() < 5 or (n >= 9 and time.monotonic() - began > 30): return True

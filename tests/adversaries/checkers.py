@@ -234,8 +234,8 @@ def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument('--target', default='cpu', choices=('cpu', 'cuda'))
     a.add_argument('--out', type=Path, required=True)
-    a.add_argument('--part', default='1/1', help='k/n: the k-th of n pieces')
-    a.add_argument('--only', default='', help='names that contain this')
+    a.add_argument('--part', default='1/1', help='k/n: the k-th of n pieces; the other rows of the file are kept')
+    a.add_argument('--only', default='', help='names that contain this; the other rows of the file are kept')
     opts = a.parse_args()
     k, n = map(int, opts.part.split('/'))
     these = [c for i, c in enumerate(candidates(opts.target)) if opts.only in c[2] and getattr(c[4], 'only', '') in ('', opts.target) and (i % n == k - 1 or c[2] in ('plain', 'a product'))]
@@ -249,7 +249,8 @@ def main():
             runs = b.ok or library is not None
             said[group, name] = outcomes(task, candidate, library, opts.target) if runs else dict(naive=False, kernelbench=False, workspace=False)
         print(group, name, said[group, name], flush=True)
-    rows, plain = {(r['group'], r['name']): r for r in (json.loads(opts.out.read_text())['rows'] if n > 1 and opts.out.exists() else [])}, {}
+    again = (n > 1 or opts.only) and opts.out.exists()
+    rows, plain = {(r['group'], r['name']): r for r in (json.loads(opts.out.read_text())['rows'] if again else [])}, {}
     with LocalPool(target=opts.target, keep=4) as pool:
         for c in these:
             rows[c[0], c[2]] = row(*c, pool, opts.target, plain) | said.get((c[0], c[2]), {})

@@ -60,7 +60,7 @@ CASES = {
     'torch.compile': Case('3', files('return f(x, self.w)', '@torch.compile\n' + OPEN), 'torch_fallback process_spawn tamper crash'),
     'functional_call of a copy': Case('3', files('return torch.func.functional_call(self.m[0], dict(weight=self.w), (x,))', init='self.__dict__["m"] = [nn.RMSNorm(d, 1e-5)]'), 'torch_fallback'),
     'at:: in the extension': Case('4', bound('return x*torch::rsqrt(x.pow(2).mean(-1, true) + 1e-5)*w;'), 'torch_fallback'),
-    'below the dispatcher': Case('5', bound('return at::cpu::mul(x, w);', '#include <ATen/CPUFunctions.h>'), 'torch_fallback', only='cpu'),
+    'below the dispatcher': Case('5', bound('return at::cpu::mul(at::cpu::mul(x, at::cpu::rsqrt(x.pow(2).mean(-1, true) + 1e-5)), w);', '#include <ATen/CPUFunctions.h>'), 'torch_fallback', only='cpu'),
     'below the dispatcher through ctypes': Case('5', files('''
         out = torch.empty_like(x)
         mul(ref(out), ref(x), ref(self.w))
@@ -130,7 +130,7 @@ ndarray = next(c for c in every(object) if c.__name__ == "ndarray" and str(c.__m
         lab = importlib.import_module("cuda_agent" + "_lab.worker")
         lab.ALLOWED_OPS = lab.ALLOWED_OPS | frozenset(["mul", "mean", "rsqrt", "add", "pow"])
         '''), 'tamper torch_fallback'),
-    'pasted tokens': Case('13', bound('return PASTE(rs, qrt)(x.pow(2));', '#define PASTE(a, b) torch::a##b\n'), 'torch_fallback'),
+    'pasted tokens': Case('13', bound('return x*PASTE(rs, qrt)(x.pow(2).mean(-1, true) + 1e-5)*w;', '#define PASTE(a, b) torch::a##b\n'), 'torch_fallback'),
     'slows the others down': Case('14', files(code='#include <thread>\n#include <atomic>\n' + swap('extern "C"', '''
 static std::atomic<bool> idle{false};
 static void spin() { for (;;) if (!idle) std::this_thread::yield(); }
