@@ -7,7 +7,7 @@ Docs: https://example.github.io/cuda_agent_lab/draws.html.md"""
 # %% auto #0
 __all__ = ['VARIANTS', 'PRODUCTS', 'LOWER', 'TaskInvalid', 'like', 'Draw', 'changed', 'vary', 'redraw_constants', 'Reference',
            'low', 'LowProducts', 'entitle', 'same', 'precision_of', 'gate', 'is_plain', 'kappas', 'close', 'variation',
-           'cancellation', 'usable', 'worst_group', 'make_draws']
+           'cancellation', 'reach', 'usable', 'worst_group', 'make_draws']
 
 # %% ../nbs/10_draws.ipynb #9973a40a
 import copy, math, random, time
@@ -36,7 +36,7 @@ def like(t: torch.Tensor, dtype=None) -> torch.Tensor:
 @dataclass
 class Draw:
     "One set of arguments with what is expected of it."
-    name: str               # 'draw 3', 'negated', ...
+    name: str               # 'draw 3', 'negative', ...
     tree: object            # arguments as a JSON tree over the tensors
     tensors: list           # input tensors
     out_tree: object = None # structure of the outputs
@@ -78,7 +78,7 @@ def _signed(t, g):
     return t
 
 
-VARIANTS = {'negated': lambda t, g: changed(t, torch.Tensor.neg_), 'scaled by 1e-3': lambda t, g: changed(t, lambda m: m.mul_(1e-3)),
+VARIANTS = {'negative': lambda t, g: changed(t, lambda m: m.abs_().neg_()), 'scaled by 1e-3': lambda t, g: changed(t, lambda m: m.mul_(1e-3)),
             'scaled by 64': lambda t, g: changed(t, lambda m: m.mul_(64)),
             'spiked': _spiked, 'sparse': _sparse, 'signed': _signed}
 
@@ -299,11 +299,11 @@ def gate(ref: Reference, seeds: list[int]):
     ref.varies = [variation(x, y) for x, y in zip(a.outs, b.outs)]
     if all(v is not None and v <= 64*EPS32*max(e.rms, 1e-300) for v, e in zip(ref.varies, a.outs)):
         raise TaskInvalid('the output does not depend on the inputs: two draws give the same result within rounding')
-    longest = max((n for t in (*a.tensors, *ref.state.values()) for n in t.shape), default=1)
+    longest = max([reach(ref, a), *(n for t in (*a.tensors, *ref.state.values()) for n in t.shape)])
     ratios, ref.walk = cancellation(ref, a), math.sqrt(longest)/2
     ref.absolute = [k*e.rms for k, e in zip(ratios, a.outs)]
     ref.kappa = [min(k, 1e3) + ref.walk for k in ratios]
-    ref.kappa_variants = [k + longest/4 for k in ref.kappa]
+    ref.kappa_sparse = [k + longest/4 for k in ref.kappa]
 
 
 def is_plain(draw: Draw) -> bool:
@@ -313,7 +313,7 @@ def is_plain(draw: Draw) -> bool:
 
 def kappas(ref: Reference, draw: Draw) -> list[float]:
     "kappa of each output of a filled draw. Random signs don't all round in one direction, but they cancel: more than the plain draw did, by as much as the output is smaller."
-    if draw.name != 'signed': return ref.kappa if is_plain(draw) else ref.kappa_variants
+    if draw.name != 'signed': return ref.kappa_sparse if draw.name == 'sparse' else ref.kappa
     return [max(1.0, min(a/max(e.rms, 1e-300), 1e3)) + ref.walk for a, e in zip(ref.absolute, draw.outs)]
 
 
@@ -349,6 +349,21 @@ def cancellation(ref: Reference, a: Draw) -> list[float]:
     if ref.model64 is not None:
         for k, v in ref.model64.state_dict().items(): v.copy_(ref.state[k])
     return ones
+
+# %% ../nbs/10_draws.ipynb #17fcbafb
+@torch.no_grad()
+def reach(ref: Reference, a: Draw) -> int:
+    "How many elements of one input an output element depends on, about; 1 where it cannot be told."
+    most, before = 1.0, (ref.model64, ref.wide, dict(ref.notes))
+    def move(m): m[m.numel()//2] = 1 + 2*m[:1 << 16].abs().max()
+    for i, t in enumerate(a.tensors if ref.model64 is not None else ()):
+        if not t.is_floating_point() or not t.numel(): continue
+        truth = ref.truth([changed(t, move) if j == i else t for j, t in enumerate(a.tensors)], a.tree)
+        if truth is None: ref.model64, ref.wide, ref.notes = before          # it refuses such a value
+        for o, e in zip(truth[1] if truth else (), a.outs):
+            differs = (o != e.ref) & ~((o != o) & (e.ref != e.ref)) if o.shape == e.ref.shape else o.new_zeros(0)
+            most = max(most, float(differs.sum())*t.numel()/max(o.numel(), 1))
+    return int(most)
 
 # %% ../nbs/10_draws.ipynb #6b5912be
 def usable(ref: Reference, draw: Draw, base: Draw) -> bool:
