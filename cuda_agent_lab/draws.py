@@ -61,26 +61,22 @@ def _spiked(t, g):
     return t
 
 
-def _sparse(t, g):
+def _times(t, fill):
+    "A copy times a pattern that `fill` makes in place; in large tensors it repeats, which is cheap."
     t = like(t)
     n = run(t).numel()
-    keep = torch.empty(min(n, 65521), device='cpu').bernoulli_(0.1, generator=g).clamp_(min=.01)     # not 0: equal addends round all in one direction
-    keep = keep.to(t.device, t.dtype)
-    run(t).mul_(keep if n <= 65521 else keep.repeat(-(-n//65521))[:n])                             # the pattern repeats: cheap for large tensors
+    pattern = fill(torch.empty(min(n, 65521), device='cpu')).to(t.device, t.dtype)
+    run(t).mul_(pattern if n <= 65521 else pattern.repeat(-(-n//65521))[:n])
     return t
 
 
-def _signed(t, g):
-    t = like(t)
-    n = run(t).numel()
-    sign = torch.empty(min(n, 65521), device='cpu').bernoulli_(.5, generator=g).mul_(2).sub_(1).to(t.device, t.dtype)
-    run(t).mul_(sign if n <= 65521 else sign.repeat(-(-n//65521))[:n])
-    return t
+def _sparse(t, g): return _times(t, lambda p: p.bernoulli_(.1, generator=g).clamp_(min=.01))       # not 0: equal addends round all in one direction
+def _signed(t, g): return _times(t, lambda p: p.bernoulli_(.5, generator=g).mul_(2).sub_(1))
+def _negative(t, g): return changed(_times(t, lambda p: p.uniform_(.5, 1.5, generator=g)), lambda m: m.abs_().neg_())     # spread for the same reason
 
 
-VARIANTS = {'negative': lambda t, g: changed(t, lambda m: m.abs_().neg_()), 'scaled by 1e-3': lambda t, g: changed(t, lambda m: m.mul_(1e-3)),
-            'scaled by 64': lambda t, g: changed(t, lambda m: m.mul_(64)),
-            'spiked': _spiked, 'sparse': _sparse, 'signed': _signed}
+VARIANTS = {'negative': _negative, 'scaled by 1e-3': lambda t, g: changed(t, lambda m: m.mul_(1e-3)),
+            'scaled by 64': lambda t, g: changed(t, lambda m: m.mul_(64)), 'spiked': _spiked, 'sparse': _sparse, 'signed': _signed}
 
 
 def vary(draw: Draw, name: str, seed: int) -> Draw:
@@ -303,7 +299,7 @@ def gate(ref: Reference, seeds: list[int]):
     ratios, ref.walk = cancellation(ref, a), math.sqrt(longest)/2
     ref.absolute = [k*e.rms for k, e in zip(ratios, a.outs)]
     ref.kappa = [min(k, 1e3) + ref.walk for k in ratios]
-    ref.kappa_sparse = [k + longest/4 for k in ref.kappa]
+    ref.kappa_variants = [k + longest/4 for k in ref.kappa]
 
 
 def is_plain(draw: Draw) -> bool:
@@ -313,7 +309,7 @@ def is_plain(draw: Draw) -> bool:
 
 def kappas(ref: Reference, draw: Draw) -> list[float]:
     "kappa of each output of a filled draw. Random signs don't all round in one direction, but they cancel: more than the plain draw did, by as much as the output is smaller."
-    if draw.name != 'signed': return ref.kappa_sparse if draw.name == 'sparse' else ref.kappa
+    if draw.name != 'signed': return ref.kappa if is_plain(draw) or draw.name == 'negative' else ref.kappa_variants
     return [max(1.0, min(a/max(e.rms, 1e-300), 1e3)) + ref.walk for a, e in zip(ref.absolute, draw.outs)]
 
 
