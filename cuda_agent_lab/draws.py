@@ -7,7 +7,7 @@ Docs: https://example.github.io/cuda_agent_lab/draws.html.md"""
 # %% auto #0
 __all__ = ['VARIANTS', 'PRODUCTS', 'LOWER', 'TaskInvalid', 'like', 'Draw', 'changed', 'vary', 'redraw_constants', 'Reference',
            'low', 'LowProducts', 'entitle', 'same', 'precision_of', 'gate', 'is_plain', 'kappas', 'is_random', 'close',
-           'variation', 'cancellation', 'usable', 'worst_group', 'make_draws']
+           'variation', 'cancellation', 'reach', 'usable', 'worst_group', 'make_draws']
 
 # %% ../nbs/10_draws.ipynb #9973a40a
 import copy, math, random, time
@@ -36,7 +36,7 @@ def like(t: torch.Tensor, dtype=None) -> torch.Tensor:
 @dataclass
 class Draw:
     "One set of arguments with what is expected of it."
-    name: str               # 'draw 3', 'negated', ...
+    name: str               # 'draw 3', 'negative', ...
     tree: object            # arguments as a JSON tree over the tensors
     tensors: list           # input tensors
     out_tree: object = None # structure of the outputs
@@ -61,26 +61,22 @@ def _spiked(t, g):
     return t
 
 
-def _sparse(t, g):
+def _times(t, fill):
+    "A copy times a pattern that `fill` makes in place; in large tensors it repeats, which is cheap."
     t = like(t)
     n = run(t).numel()
-    keep = torch.empty(min(n, 65521), device='cpu').bernoulli_(0.1, generator=g).clamp_(min=.01)     # not 0: equal addends round all in one direction
-    keep = keep.to(t.device, t.dtype)
-    run(t).mul_(keep if n <= 65521 else keep.repeat(-(-n//65521))[:n])                             # the pattern repeats: cheap for large tensors
+    pattern = fill(torch.empty(min(n, 65521), device='cpu')).to(t.device, t.dtype)
+    run(t).mul_(pattern if n <= 65521 else pattern.repeat(-(-n//65521))[:n])
     return t
 
 
-def _signed(t, g):
-    t = like(t)
-    n = run(t).numel()
-    sign = torch.empty(min(n, 65521), device='cpu').bernoulli_(.5, generator=g).mul_(2).sub_(1).to(t.device, t.dtype)
-    run(t).mul_(sign if n <= 65521 else sign.repeat(-(-n//65521))[:n])
-    return t
+def _sparse(t, g): return _times(t, lambda p: p.bernoulli_(.1, generator=g).clamp_(min=.01))       # not 0: equal addends round all in one direction
+def _signed(t, g): return _times(t, lambda p: p.bernoulli_(.5, generator=g).mul_(2).sub_(1))
+def _negative(t, g): return changed(_times(t, lambda p: p.uniform_(.5, 1.5, generator=g)), lambda m: m.abs_().neg_())     # spread for the same reason
 
 
-VARIANTS = {'negated': lambda t, g: changed(t, torch.Tensor.neg_), 'scaled by 1e-3': lambda t, g: changed(t, lambda m: m.mul_(1e-3)),
-            'scaled by 64': lambda t, g: changed(t, lambda m: m.mul_(64)),
-            'spiked': _spiked, 'sparse': _sparse, 'signed': _signed}
+VARIANTS = {'negative': _negative, 'scaled by 1e-3': lambda t, g: changed(t, lambda m: m.mul_(1e-3)),
+            'scaled by 64': lambda t, g: changed(t, lambda m: m.mul_(64)), 'spiked': _spiked, 'sparse': _sparse, 'signed': _signed}
 
 
 def vary(draw: Draw, name: str, seed: int) -> Draw:
@@ -301,7 +297,7 @@ def gate(ref: Reference, seeds: list[int]):
     ref.varies = [variation(x, y) for x, y in zip(a.outs, b.outs)]
     if all(v is not None and v <= 64*EPS32*max(e.rms, 1e-300) for v, e in zip(ref.varies, a.outs)):
         raise TaskInvalid('the output does not depend on the inputs: two draws give the same result within rounding')
-    longest = max((n for t in (*a.tensors, *ref.state.values()) for n in t.shape), default=1)
+    longest = max([reach(ref, a), *(n for t in (*a.tensors, *ref.state.values()) for n in t.shape)])
     ratios, ref.walk = cancellation(ref, a), math.sqrt(longest)/2
     ref.absolute = [k*e.rms for k, e in zip(ratios, a.outs)]
     ref.kappa = [min(k, 1e3) + ref.walk for k in ratios]
@@ -315,7 +311,7 @@ def is_plain(draw: Draw) -> bool:
 
 def kappas(ref: Reference, draw: Draw) -> list[float]:
     "kappa of each output of a filled draw. Random signs don't all round in one direction, but they cancel: more than the plain draw did, by as much as the output is smaller."
-    if draw.name != 'signed': return ref.kappa if is_plain(draw) else ref.kappa_variants
+    if draw.name != 'signed': return ref.kappa if is_plain(draw) or draw.name == 'negative' else ref.kappa_variants
     return [max(1.0, min(a/max(e.rms, 1e-300), 1e3)) + ref.walk for a, e in zip(ref.absolute, draw.outs)]
 
 # %% ../nbs/10_draws.ipynb #11dcc851
@@ -360,6 +356,21 @@ def cancellation(ref: Reference, a: Draw) -> list[float]:
     if ref.model64 is not None:
         for k, v in ref.model64.state_dict().items(): v.copy_(ref.state[k])
     return ones
+
+# %% ../nbs/10_draws.ipynb #8b66a700
+@torch.no_grad()
+def reach(ref: Reference, a: Draw) -> int:
+    "How many elements of one input an output element depends on, about; 1 where it cannot be told."
+    most, before = 1.0, (ref.model64, ref.wide, dict(ref.notes))
+    def move(m): m[m.numel()//2] = 1 + 2*m[:1 << 16].abs().max()
+    for i, t in enumerate(a.tensors if ref.model64 is not None else ()):
+        if not t.is_floating_point() or not t.numel(): continue
+        truth = ref.truth([changed(t, move) if j == i else t for j, t in enumerate(a.tensors)], a.tree)
+        if truth is None: ref.model64, ref.wide, ref.notes = before          # it refuses such a value
+        for o, e in zip(truth[1] if truth else (), a.outs):
+            differs = (o != e.ref) & ~((o != o) & (e.ref != e.ref)) if o.shape == e.ref.shape else o.new_zeros(0)
+            most = max(most, float(differs.sum())*t.numel()/max(o.numel(), 1))
+    return int(most)
 
 # %% ../nbs/10_draws.ipynb #6b5912be
 def usable(ref: Reference, draw: Draw, base: Draw) -> bool:

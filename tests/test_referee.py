@@ -382,7 +382,7 @@ FREED = {
     'symbols of torch in the library': MODEL,
 }
 HELD = {
-    'wrong_result': TORCH.format(RIGHT.replace('1e-6', '1e-2')),
+    'wrong_result': TORCH.format(RIGHT.replace('1e-6', '1e-1')),          # far from what a lower precision would explain
     'input_mutated': TORCH.format(RIGHT.replace('x*', 'x.mul_(1.5)*')),
     'tamper': 'import time\ntime.perf_counter = lambda: 0.0\n' + TORCH.format(RIGHT),
     'import of the lab': 'import cuda_agent_lab\n' + TORCH.format(RIGHT),
