@@ -130,7 +130,8 @@ class _Heard:
             env = server.open(self.folder, c.task)
             # Only a server that lays the claim down while it answers may have us claim: the two would wait for each other.
             if isinstance(server, JudgeServer): self.working = server.working[env['CALAB_TOKEN']]
-            self.box = Toolbox(folder, env, ToolLimits(c.limits.bash_timeout, c.limits.output_chars), waited=self.working.waited)
+            self.box = Toolbox(folder, env, ToolLimits(c.limits.bash_timeout, c.limits.output_chars), waited=self.working.waited,
+                               isolation=getattr(getattr(server, 'pool', None), 'isolation', None))
         except (InfraError, OSError) as e: self.fail(e)
 
     def hear(self, r: Reply, act_s: float):

@@ -30,6 +30,7 @@ from pathlib import Path
 
 # %% ../nbs/03_build.ipynb #4adaf05c
 from .compilers import NotRunnable, Recipe, clean_env, compiler_version, device_of, find_gxx, recipe
+from .isolation import Room, command, obstacle
 from .triton_target import missing
 from .workspace import TARGETS, Candidate
 
@@ -63,9 +64,10 @@ LIMITS = f'ulimit -c 0; ulimit -f "$1"; ulimit -v {MAX_MEMORY // 1024}; shift; e
 
 def run_tool(argv: tuple, cwd: Path, deadline: float, max_file: int = MAX_FILE) -> tuple:
     "(exit status, output) of one compiler run in `cwd`; exit status None: killed at the deadline (time.monotonic())."
-    tmp = cwd.parent / "tmp"
+    tmp, room = cwd.parent / "tmp", Room(write=(str(cwd.parent),), read=("/",), fork=True, file_bytes=max_file)
+    level = "process" if obstacle("landlock") else "landlock"
     with tempfile.TemporaryFile(dir=cwd.parent) as out:
-        process = subprocess.Popen(["/bin/sh", "-c", LIMITS, "sh", str(max_file // 512), *argv], cwd=cwd,
+        process = subprocess.Popen(command(level, room, ["/bin/sh", "-c", LIMITS, "sh", str(max_file // 512), *argv]), cwd=cwd,
                                    env=clean_env(tmp), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             code = process.wait(max(0.0, deadline - time.monotonic()))
@@ -217,6 +219,8 @@ def _failure(code, output: str, folders: tuple):
         return BuildFailed("build_timeout", "the compiler was stopped at the time limit; make the sources simpler.", keep=False)
     if re.search(r"No space left on device|Resource temporarily unavailable|Read-only file system", output):
         return BuildFailed("infra_error", tidy_log(output, folders), keep=False)
+    if "File size limit exceeded" in output:
+        return BuildFailed("build_error", f"the compiler writes a file of more than {MAX_FILE >> 20} MB; keep data out of kernels.", "artefact_too_large")
     sure = not re.search(r"Killed|internal compiler error|virtual memory exhausted|out of memory", output, re.I)
     return BuildFailed("build_error", tidy_log(output, folders) or f"the compiler ended with status {code}", keep=sure)
 

@@ -18,27 +18,26 @@ from .referee import CONTEXT, Judge, JudgeOptions, versions
 from .verdict import Verdict
 from .wire import Channel, WireError
 from .worker import tidy
-from .zygote import LEVEL
 
 # %% ../nbs/13_judge.ipynb #ae937e51
 class RemoteChild:
     "A worker that the driver started for this judge."
-    def __init__(self, host, role: str, pid: int, sock: socket.socket):
-        self.host, self.role, self.pid, self.channel, self.status = host, role, pid, Channel(sock), None
+    def __init__(self, host, role: str, number: int, pid: int, sock: socket.socket):
+        self.host, self.role, self.number, self.pid, self.channel, self.status = host, role, number, pid, Channel(sock), None
 
     def exit(self, wait: float = 0.0) -> int|None:
         "Exit status, or None while it lives; waits up to `wait` seconds."
-        if self.status is None: self.status = self.host.ask(ask='exit', pid=self.pid, wait=wait)['status']
+        if self.status is None: self.status = self.host.ask(ask='exit', number=self.number, wait=wait)['status']
         return self.status
 
     def output(self) -> str:
         "The end of what it printed."
-        return self.host.ask(ask='output', pid=self.pid)['text']
+        return self.host.ask(ask='output', number=self.number)['text']
 
     def kill(self):
         "End it."
         self.channel.close()
-        self.host.ask(ask='kill', pid=self.pid)
+        self.host.ask(ask='kill', number=self.number)
 
 
 class RemoteHost:
@@ -53,7 +52,7 @@ class RemoteHost:
         "A worker, 'candidate' or 'baseline'."
         self.channel.send(dict(ask='spawn', role=role))
         m, fds = self.channel.recv(None, keep=1)
-        return RemoteChild(self, role, m['pid'], socket.socket(fileno=fds[0]))
+        return RemoteChild(self, role, m['number'], m['pid'], socket.socket(fileno=fds[0]))
 
     @contextmanager
     def quiet(self):
@@ -69,21 +68,21 @@ def serve(channel: Channel):
     while True:
         try: m, _ = channel.recv(None)
         except WireError: return
-        opts = JudgeOptions(**m['options'])
+        opts, host.level = JudgeOptions(**m['options']), m['isolation']
         about = dict(candidate=m['candidate']['hash'])
         os.environ['CALAB_CACHE'] = m['cache']        # of this process alone: the comparison's own library comes from there
         try:
             if judge is None and not invalid:
                 try: judge = Judge(m['source'], opts, host)
                 except TaskInvalid as e: invalid = str(e)
-            if invalid: v = Verdict('task_invalid', message=invalid, isolation=LEVEL, versions=versions(), **about)
+            if invalid: v = Verdict('task_invalid', message=invalid, isolation=host.level, versions=versions(), **about)
             else: v = judge.judge(m['candidate'], opts)
         except WireError: return
         except Exception as e:
             trace = dict(trace=tidy(traceback.format_exc()))
             v = Verdict('infra_error', message=f'the judge failed: {type(e).__name__}: {tidy(str(e), 300)}', evidence=trace, **about)
         memory = {}
-        if opts.device == 'cuda':
+        if opts.target == 'cuda':
             if judge: memory = judge.rest()
             else:
                 torch.cuda.empty_cache()

@@ -9,6 +9,7 @@ __all__ = ['BASELINES', 'FASTER', 'per_task', 'verdict_of', 'summary', 'fast_p',
 
 # %% ../nbs/42_metrics.ipynb #58f438d8
 import json, math
+from collections import Counter
 from collections.abc import Sequence
 import numpy as np, pandas as pd
 from .verdict import UNGRADED, Verdict
@@ -32,10 +33,14 @@ def _speedups(v: Verdict, name: str) -> dict:
 def per_task(tasks: Sequence, verdicts: Sequence) -> pd.DataFrame:
     """One row per task. `tasks`: Task (or anything with id, level, hash); `verdicts`: Verdict in the same order, or None where nothing was submitted.
 
-    Columns: task, level, status, reason, counted, correct, timed, no_compile, {eager,compile,candidate}_ms, speedup_{eager,compile,best}{,_lo,_hi}, milestone, message."""
+    Raises ValueError where verdicts were reached under different rules (another precision or tolerance, torch allowed): their numbers don't compare.
+    Columns: task, level, rules, status, reason, counted, correct, timed, no_compile, {eager,compile,candidate}_ms, speedup_{eager,compile,best}{,_lo,_hi}, milestone, message."""
     tasks, verdicts = list(tasks), list(verdicts)
     if len(tasks) != len(verdicts): raise ValueError(f'{len(tasks)} tasks but {len(verdicts)} verdicts; give one verdict (or None) for each task.')
-    rows = []
+    rules = Counter(v.rules for v in verdicts if v and v.rules)
+    if len(rules) > 1:
+        raise ValueError(f'The verdicts were reached under different rules ({"; ".join(f"{n} under {r!r}" for r, n in rules.items())}); make one table for each.')
+    rows, rule = [], next(iter(rules), '')
     for t, v in zip(tasks, verdicts):
         if v is not None and v.task and v.task != t.hash:
             raise ValueError(f'{t.id}: the verdict is about source {v.task}, the task is {t.hash}; were both lists in the same order?')
@@ -44,7 +49,7 @@ def per_task(tasks: Sequence, verdicts: Sequence) -> pd.DataFrame:
         ms = {f'{b}_ms': v.timing[k].median_ms if v.timing.get(k) else math.nan
               for b, k in (('eager', 'eager'), ('compile', 'compiled'), ('candidate', 'candidate'))}
         timed = v.correct and v.speedup_eager is not None
-        rows.append(dict(task=t.id, level=t.level, status=status, reason=v.reason if status == 'rejected' else '', counted=status not in UNGRADED,
+        rows.append(dict(task=t.id, level=t.level, rules=rule, status=status, reason=v.reason if status == 'rejected' else '', counted=status not in UNGRADED,
                          correct=v.correct, timed=timed, no_compile=timed and v.speedup_compile is None, **ms, **_speedups(v, t.id),
                          milestone=v.milestone, message=v.message))
     df = pd.DataFrame(rows)
@@ -90,7 +95,9 @@ def summary(df: pd.DataFrame) -> pd.DataFrame:
     groups = [(str(level), df[df.level == level]) for level in sorted(df.level.dropna().unique())]
     if df.level.isna().any(): groups.append(('none', df[df.level.isna()]))
     rows = {name: _summary_row(d) for name, d in groups + [('all', df)]}
-    return pd.DataFrame.from_dict(rows, orient='index').rename_axis('level')
+    s = pd.DataFrame.from_dict(rows, orient='index').rename_axis('level')
+    s.attrs['rules'] = df.rules.iloc[0]
+    return s
 
 # %% ../nbs/42_metrics.ipynb #59025542
 def fast_p(df: pd.DataFrame, p=(0, 0.5, 0.8, 1.0, 1.05, 1.2, 1.5, 2.0, 3.0, 5.0), against: str = 'compile') -> pd.Series:
@@ -115,4 +122,5 @@ def text_table(s: pd.DataFrame, against: Sequence[str] = BASELINES) -> str:
     last = s.loc['all']
     notes = [f'{int(last[k])} {text}' for k, text in (('excluded', 'left out (machine or task at fault)'), ('untimed', 'correct but not timed'),
                                                       ('no_compile', 'without torch.compile: compared with eager')) if last[k]]
-    return '\n'.join(out + (['tasks: ' + '; '.join(notes)] if notes else []))
+    rules = s.attrs.get('rules', '')
+    return '\n'.join(out + (['tasks: ' + '; '.join(notes)] if notes else []) + ([f'rules: {rules}'] if rules not in ('', 'fp32 strict') else []))

@@ -9,9 +9,9 @@ __all__ = ['CANARY_TASK', 'CANARY_MODEL', 'CANARY_TRITON', 'CANARY', 'InfraError
            'LocalPool', 'pack', 'verdict_key', 'failed_build']
 
 # %% ../nbs/14_pool.ipynb #1743a758
-import contextlib, fcntl, hashlib, json, os, tempfile, threading, time
+import contextlib, fcntl, hashlib, itertools, json, os, secrets, tempfile, threading, time
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -20,12 +20,13 @@ import torch
 import cuda_agent_lab
 from .build import Build, build, cache_dir
 from .compilers import device_of, gpus
+from .isolation import choose
 from .referee import JudgeOptions, device_name, versions
 from .tasks import Task
-from .verdict import Verdict
+from .verdict import ADVICE, Verdict
 from .wire import WireError, WireTimeout
 from .workspace import TARGETS, Candidate
-from .zygote import LEVEL, Zygote
+from .zygote import Zygote
 
 # %% ../nbs/14_pool.ipynb #68658f35
 class InfraError(RuntimeError):
@@ -139,37 +140,43 @@ class LocalPool:
                  cache=None,                        # folder for builds, compiled baselines and verdicts; None: see build.cache_dir
                  reuse: bool|str|Path = False,      # give a known verdict again; a path: the file that remembers them, True: one in the cache
                  keep: int = 12,                    # judges that are kept warm, one per task
-                 build_timeout: float = 120.):      # seconds for one build
-        self.target, self.cache, self.keep, self.build_timeout = target, cache, keep, build_timeout
+                 counters: float = 0.,              # share of the accepted candidates whose precision is read from the GPU's counters
+                 build_timeout: float = 120.,       # seconds for one build
+                 isolation: str|None = None,        # level of the candidates; None: the strongest that works here (`isolation.choose`)
+                 require: str = 'process'):         # refuse to work at a weaker level than this (OSError)
+        self.isolation = choose(isolation, require)
+        self.target, self.cache, self.keep, self.counters, self.build_timeout = target, cache, keep, counters, build_timeout
         self.root = cache_dir(cache).parent
         self.known = VerdictCache(self.root/'verdicts.jsonl' if reuse is True else reuse) if reuse else None
         self.reuse = bool(reuse)                                            # may be switched off for a while
         self.builders, self.judging, self.lock = threading.Semaphore(builders), threading.Semaphore(max(2, builders)), threading.RLock()
         self.judges, self.quiets, self.closed = OrderedDict(), {}, False
         self.room, self.needs, self.line = threading.Condition(self.lock), {}, []     # memory of the device: task hash -> bytes, told by judges; who waits for it
-        self._zygote, self._start = None, ThreadPoolExecutor(1)
-        self._starting = self._start.submit(self._new_zygote)               # it warms up while the first candidate is built
+        self._start, self.numbers = ThreadPoolExecutor(2), itertools.count()          # numbers: of the workers
+        self._zygotes = {role: self._start.submit(self._new_zygote, role) for role in ('trusted', 'candidate')}       # they warm up while the first candidate is built
 
     def __enter__(self): return self
     def __exit__(self, *_): self.close()
 
-    def _new_zygote(self) -> Zygote:
-        preload = ('torch._dynamo', 'torch._inductor.compile_fx', 'torch._inductor.codegen.cpp', 'cuda_agent_lab.judge')
-        return Zygote(self.root, preload=preload)
+    def _new_zygote(self, role: str) -> Zygote:
+        if role == 'candidate': return Zygote(level=self.isolation)
+        return Zygote(self.root, preload=('torch._dynamo', 'torch._inductor.compile_fx', 'torch._inductor.codegen.cpp', 'cuda_agent_lab.judge'))
 
-    def zygote(self) -> Zygote:
-        "The warm parent; started again if it has gone. Raises InfraError when that fails."
+    def zygote(self, role: str = 'trusted') -> Zygote:
+        "The warm parent of candidates ('candidate'), or of judges and baselines; started again if it has gone. Raises InfraError when that fails."
         with self.lock:
             if self.closed: raise InfraError('the pool is closed')
             try:
-                if self._starting: self._zygote, self._starting = self._starting.result(), None
-                if not self._zygote.alive():
-                    for h in self.judges.values(): h.child.status = -9
-                    self.judges.clear()
-                    self._zygote.close()
-                    self._zygote = self._new_zygote()
+                z = self._zygotes[role]
+                if isinstance(z, Future): z = self._zygotes[role] = z.result()
+                if not z.alive():
+                    if role == 'trusted':
+                        for h in self.judges.values(): h.child.status = -9
+                        self.judges.clear()
+                    z.close()
+                    z = self._zygotes[role] = self._new_zygote(role)
             except (OSError, WireError) as e: raise InfraError(f'no worker can be started: {e}') from e
-            return self._zygote
+            return z
 
     def quiet(self, device: str) -> Quiet:
         "The lock of a device, 'cpu' or 'cuda'."
@@ -197,23 +204,23 @@ class LocalPool:
             if self.closed: return
             self.closed = True
             self._start.shutdown(wait=True)
-            with contextlib.suppress(Exception):
-                if self._starting: self._zygote = self._starting.result()
-            if self._zygote: self._zygote.close()
+            for z in self._zygotes.values():
+                with contextlib.suppress(OSError, WireError): (z.result() if isinstance(z, Future) else z).close()
             self.judges.clear()
 
 # %% ../nbs/14_pool.ipynb #6f953f4d
 def _judge(self: LocalPool, task: Task, candidate: Candidate, options: JudgeOptions|None = None) -> Verdict:
     "One verdict. Blocks; call it from as many threads as you like. Raises only InfraError."
     opts = options or JudgeOptions(target=self.target)
-    about = dict(task=task.hash, candidate=candidate.hash, isolation=LEVEL)
+    about = dict(task=task.hash, candidate=candidate.hash, isolation=self.isolation)
     if opts.target not in TARGETS: return Verdict('not_runnable', message=f'target {opts.target!r} is unknown; use {", ".join(TARGETS)}', **about)
     if opts.target == 'cuda' and not gpus(): return Verdict('not_runnable', message='this machine has no NVIDIA GPU; use target cpu', **about)
-    key = verdict_key(task, candidate, opts) if self.reuse else ''
+    key = verdict_key(task, candidate, opts, self.isolation) if self.reuse else ''
     if self.reuse and (v := self.known.get(key)): return replace(v, evidence={**v.evidence, 'reused': True})
     b = self.build(candidate, opts.target)
     if b.status != 'ok': return failed_build(b, about)
     packed = pack(candidate, b)
+    if opts.target == 'cuda' and secrets.randbelow(10**6) < self.counters*10**6: opts = replace(opts, counters=True)      # drawn before anything is known about it
     for attempt in (1, 2):
         v = self._once(task, packed, opts, alone=attempt == 2)
         if not (v.infra or v.evidence.get('maybe') or v.status == 'timeout' and overloaded()): break
@@ -231,11 +238,11 @@ def pack(candidate: Candidate, b: Build) -> dict:
     return dict(files=[list(f) for f in candidate.files], hash=candidate.hash, abi=candidate.abi, library=str(b.library or ''))
 
 
-def verdict_key(task: Task, candidate: Candidate, opts: JudgeOptions) -> str:
-    "What a remembered verdict depends on: both sources, the options, the device, and the versions of torch, Triton and this package."
+def verdict_key(task: Task, candidate: Candidate, opts: JudgeOptions, isolation: str = '') -> str:
+    "What a remembered verdict depends on: both sources, the options, the isolation, the device, and the versions of torch, Triton and this package."
     options = {k: v for k, v in asdict(opts).items() if k != 'timeout'}
     device = gpus()[0].name if opts.device == 'cuda' else device_name('cpu')
-    what = [task.hash, candidate.hash, options, versions(), cuda_agent_lab.__version__, device, os.uname().nodename]
+    what = [task.hash, candidate.hash, options, isolation, versions(), cuda_agent_lab.__version__, device, os.uname().nodename]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
@@ -247,7 +254,7 @@ def failed_build(b: Build, about: dict) -> Verdict:
     if reason in ('path_escape', 'artefact_too_large'):
         return Verdict('rejected', reason, first[:500], evidence=evidence, milestone=-1, **about)
     graded = b.status in ('build_error', 'build_timeout')
-    return Verdict(b.status, message=first[:500] or b.status, evidence=evidence, milestone=-1 if graded else None, **about)
+    return Verdict(b.status, message=first[:500] or ADVICE.get(b.status, b.status), evidence=evidence, milestone=-1 if graded else None, **about)
 
 # %% ../nbs/14_pool.ipynb #c075eef1
 def _handle(self: LocalPool, task: Task, opts: JudgeOptions) -> _Handle:
@@ -291,7 +298,7 @@ def _converse(self: LocalPool, h: _Handle, task: Task, packed: dict, opts: Judge
     try:
         q.busy()
         held = 'busy'
-        h.child.channel.send(dict(source=task.source, candidate=packed, options=asdict(opts), cache=str(self.root)))
+        h.child.channel.send(dict(source=task.source, candidate=packed, options=asdict(opts), cache=str(self.root), isolation=self.isolation))
         while True:
             m, _ = h.child.channel.recv(max(1., end - time.monotonic()))
             if 'verdict' in m:
@@ -300,11 +307,11 @@ def _converse(self: LocalPool, h: _Handle, task: Task, packed: dict, opts: Judge
                     h.kill()
                     memory = {}
                 return v
-            ask, pid = m['ask'], m.get('pid')
+            ask, number = m['ask'], m.get('number')
             if ask == 'spawn':
-                c = self._zygote.spawn(m['role'])
-                h.workers[c.pid] = c
-                h.child.channel.send(dict(pid=c.pid), (c.sock.fileno(),))
+                c = self.zygote('candidate' if m['role'] == 'candidate' else 'trusted').spawn(m['role'])
+                h.workers[number := next(self.numbers)] = c                # process numbers say nothing across namespaces
+                h.child.channel.send(dict(number=number, pid=c.pid), (c.sock.fileno(),))
                 c.sock.close()
                 continue
             if ask in ('quiet', 'loud'):
@@ -315,13 +322,13 @@ def _converse(self: LocalPool, h: _Handle, task: Task, packed: dict, opts: Judge
                 held = 'quiet' if ask == 'quiet' else 'busy'
                 end += time.monotonic() - since                          # waiting is not the judge's time
             answer = {}
-            if pid in h.workers:
-                c = h.workers[pid]
+            if number in h.workers:
+                c = h.workers[number]
                 if ask == 'exit': answer = dict(status=c.exit(m['wait']), text=c.text)
                 if ask == 'output': answer = dict(text=c.output())
                 if ask == 'kill':
                     c.kill()
-                    h.workers.pop(pid)
+                    h.workers.pop(number)
             h.child.channel.send(answer)
     except BaseException as e:                                       # also an interrupted cell: the conversation cannot be taken up again
         h.kill()
@@ -331,11 +338,11 @@ def _converse(self: LocalPool, h: _Handle, task: Task, packed: dict, opts: Judge
     finally:
         if held == 'busy': q.idle()
         elif held == 'quiet': q.loud()
-        for pid in set(h.workers) - before:
-            c = h.workers[pid]
+        for number in set(h.workers) - before:
+            c = h.workers[number]
             if c.role == 'candidate':
                 with contextlib.suppress(WireError, OSError): c.kill()
-                h.workers.pop(pid, None)
+                h.workers.pop(number, None)
         if opts.device == 'cuda': self._leave(h, task, memory)
 
 # %% ../nbs/14_pool.ipynb #e502e404

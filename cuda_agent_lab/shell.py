@@ -80,13 +80,13 @@ class _Kept:
 # %% ../nbs/16_shell.ipynb #cb033d7e
 class _Bash:
     "A bash process with its pipes"
-    def __init__(self, cwd, env: dict):
-        self.cwd, self.env, self.proc = str(cwd), env, None
+    def __init__(self, cwd, env: dict, wrap=list): # wrap: a command -> the command that runs it in a sandbox
+        self.cwd, self.env, self.wrap, self.proc = str(cwd), env, wrap, None
 
     def start(self):
         (self.out, out), (self.ctl, ctl) = os.pipe(), os.pipe()
         try:
-            self.proc = subprocess.Popen(['bash', '--noprofile', '--norc'], cwd=self.cwd if os.path.isdir(self.cwd) else self.env['HOME'], env=self.env,
+            self.proc = subprocess.Popen(self.wrap(['bash', '--noprofile', '--norc']), cwd=self.cwd if os.path.isdir(self.cwd) else self.env['HOME'], env=self.env,
                                          stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True, pass_fds=(out, ctl))
         finally: os.close(out); os.close(ctl)
         # Bash undoes a group's redirections afterwards, whatever the command did to them with exec.
@@ -110,8 +110,11 @@ class _Bash:
         except BlockingIOError: return b''
 
     def _find_cwd(self):
-        try: self.cwd = os.readlink(f'/proc/{self.proc.pid}/cwd')
-        except OSError: pass                           # it has ended, or there is no /proc: the folder of the last command
+        for p in sorted(family([self.proc.pid])):      # a sandbox may stand between us and bash
+            try:
+                with open(f'/proc/{p}/comm') as f: name = f.read().strip()
+                if name == 'bash': self.cwd = os.readlink(f'/proc/{p}/cwd'); return
+            except OSError: pass                       # it has ended, or there is no /proc: the folder of the last command
 
     def close(self) -> int | None: # bash's exit status
         "Kills the session with everything in it"
@@ -160,8 +163,8 @@ class BashSession(_Bash):
 # %% ../nbs/16_shell.ipynb #10f92e68
 class Job:
     "A background command: its output is drained by a thread, the last megabyte of what nobody asked for yet is kept"
-    def __init__(self, command, cwd, env):
-        self.proc = subprocess.Popen(['bash', '--noprofile', '--norc', '-c', command], cwd=cwd, env=env, stdin=subprocess.DEVNULL,
+    def __init__(self, command, cwd, env, wrap=list):
+        self.proc = subprocess.Popen(wrap(['bash', '--noprofile', '--norc', '-c', command]), cwd=cwd, env=env, stdin=subprocess.DEVNULL,
                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         self.mark, self.new, self.lost, self.lock, self.killed = env[MARK], bytearray(), 0, threading.Lock(), False
         self.pump = threading.Thread(target=self._drain, daemon=True); self.pump.start()

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # %% ../nbs/18_tools.ipynb #02a1e318
+from .isolation import Room, command, shell_level, system_files
 from .schemas import TOOLS, check_call, clean, suggest
 from .shell import MARK, RUNAWAY, BashSession, Job, kill_family
 from .workspace import FIXED
@@ -57,14 +58,18 @@ class Toolbox:
 
     def __init__(self, workspace, env=None, limits=ToolLimits(),
                  fixed=(*FIXED, 'model.py', 'utils/'), # names that may be read only; a folder ends with /
-                 waited=lambda: 0.): # total seconds that this workspace has waited for the judge: not a command's time
+                 waited=lambda: 0., # total seconds that this workspace has waited for the judge: not a command's time
+                 isolation=None): # level of its commands; None: the strongest that works here
         self.root, self.limits, self.fixed, self.waited = os.path.realpath(workspace), limits, tuple(fixed), waited
         self.mark, self.seen, self.todos, self.jobs, self.outputs = uuid.uuid4().hex, {}, [], {}, 0
         keep = {k: os.environ[k] for k in KEEP_ENV if k in os.environ}      # what a judged candidate has, too
         path = os.pathsep.join([os.path.dirname(sys.executable), keep.get('PATH', '/usr/local/bin:/usr/bin:/bin')])
         own = dict(PATH=path, HOME=self.root, TMPDIR=f'{self.root}/.tmp', TERM='dumb', PYTHONDONTWRITEBYTECODE='1')
         self.env = dict(LANG='C.UTF-8') | keep | own | (env or {})
-        self.shell = BashSession(self.root, self.env | {MARK: f'{self.mark}.bash.'})    # starts at its first command
+        level = shell_level(isolation)
+        room = Room(write=(self.root,), read=(*system_files(), *filter(None, [self.env.get('CALAB_JUDGE')])), fork=True, file_bytes=1 << 30)
+        self.wrap = lambda argv: command(level, room, argv)
+        self.shell = BashSession(self.root, self.env | {MARK: f'{self.mark}.bash.'}, self.wrap)    # starts at its first command
 
     def run(self, name: str, arguments: dict) -> ToolResult:
         "Checks and runs one call. Raises OSError only for what the agent cannot have caused (disk full, no processes left)."
@@ -115,12 +120,12 @@ def _bash(box, a):
     return text.rstrip('\n') + ('\n' if text and note else '') + note or '(no output)'
 
 # %% ../nbs/18_tools.ipynb #64ba0b96
-def _background(box, command):
+def _background(box, line):
     live = [n for n, j in box.jobs.items() if j.proc.poll() is None]
     if len(live) >= box.limits.background:
         raise AgentError(f"{len(live)} background commands are running, the most allowed; stop one with KillBash ({', '.join(live)}).")
     n = len(box.jobs) + 1
-    box.jobs[f'bash_{n}'] = Job(command, box.shell.cwd, box.env | {MARK: f'{box.mark}.{n}.'})
+    box.jobs[f'bash_{n}'] = Job(line, box.shell.cwd, box.env | {MARK: f'{box.mark}.{n}.'}, box.wrap)
     return f"started bash_{n}; its output: BashOutput with bash_id='bash_{n}'; to stop it: KillBash"
 
 

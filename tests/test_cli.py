@@ -56,7 +56,7 @@ def test_cases(case, want):
     assert p.returncode == 0 and (v['status'], v['reason']) == want, v
 
 
-@pytest.mark.parametrize('args', [('judge', 'nowhere'), ('judge', '{}', '--task', 'nowhere.py'), ('judge', '{}', '--require', 'container'), ('tasks', 'nowhere'), ('judge', '{}', '--target', 'tpu')])
+@pytest.mark.parametrize('args', [('judge', 'nowhere'), ('judge', '{}', '--task', 'nowhere.py'), ('judge', '{}', '--require', 'container'), ('judge', '{}', '--counters', '--require', 'bwrap'), ('tasks', 'nowhere'), ('judge', '{}', '--target', 'tpu')])
 def test_unusable_input_is_one_sentence_and_status_2(folder, args):
     p = calab(*[a.format(folder) for a in args], cwd=folder)
     assert p.returncode == 2 and p.stdout == '' and 'Traceback' not in p.stderr and p.stderr.strip()
@@ -80,3 +80,22 @@ def test_targets_that_are_not_here(folder):
 def test_doctor_says_what_there_is():
     p = calab('doctor')
     assert p.returncode == 0 and 'isolation' in p.stdout and 'torch' in p.stdout and 'C++ compiler' in p.stdout
+
+
+def test_a_set_of_tasks_is_checked_whatever_is_in_it(tmp_path):
+    head, tail = 'import os, time, torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return ', '\ndef get_inputs(): return [torch.rand(8, 64)]\ndef get_init_inputs(): return []\n'
+    bodies = dict(sound='x @ x.t() - 16', zeros='(x - .5)*1e-3', same='torch.relu(x)', constant='x*0 + 1', random='x*torch.rand(64)', sleeps='time.sleep(99)', leaves='os._exit(3)', raises='x.nothing', syntax='x +')
+    for name, body in bodies.items(): (tmp_path/f'{name}.py').write_text(head + body + tail)
+    p = calab('tasks', '--check', tmp_path, '--seconds', '10', '--json', tmp_path/'found.json')
+    found = json.loads((tmp_path/'found.json').read_text())
+    by = {Path(t['id']).name: t for t in found['tasks']}
+    assert p.returncode == 1 and p.stdout.splitlines()[-1] == found['summary'] and len(found['tasks']) == 9, p
+    assert {k: t['status'] for k, t in by.items()} == {'-': 'task_invalid', 'sound': 'ok', 'zeros': 'ok', 'same': 'ok', 'constant': 'task_invalid', 'random': 'task_invalid',
+                                                       'sleeps': 'not_checked', 'leaves': 'task_invalid', 'raises': 'task_invalid'}
+    assert set(by['zeros']['warnings']) == {'zeros', 'replay'} and set(by['same']['warnings']) == {'identity'} and not by['sound']['warnings']
+    assert all(w in by[k]['message'] for k, w in dict(constant='does not depend', random='random', sleeps='within 10 s', leaves='exit status 3', raises='nothing').items())
+    assert 'syntax.py' in by['-']['message'] and by['sound']['hash']
+    (tmp_path/'only').mkdir()
+    (tmp_path/'only'/'model.py').write_text(head + bodies['sound'] + tail)
+    assert calab('tasks', tmp_path/'only', '--check').returncode == 0
+    assert calab('tasks').returncode == 0

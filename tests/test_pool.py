@@ -16,6 +16,7 @@ from cuda_agent_lab.pool import InfraError, LocalPool, Quiet, verdict_key
 from cuda_agent_lab.server import JudgeServer
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task
+from cuda_agent_lab.verdict import Verdict
 from cuda_agent_lab.workspace import Candidate, make_workspace, write_candidate
 
 UNTIMED = JudgeOptions(compile=False, timing=False, timeout=60)
@@ -85,12 +86,14 @@ def test_a_judge_that_is_killed_is_replaced(pool):
     assert pool.judge(task(3), candidate(3), UNTIMED).correct
 
 
-def test_a_candidate_that_is_killed_from_outside_is_tried_again(pool, tmp_path):
-    """The first process takes the marker away and kills itself without a trace, as the kernel's memory killer would; the second attempt is honest."""
-    assert pool.judge(task(4), candidate(4), UNTIMED).correct      # a warm judge: the one retry is for the kill, not for a slow start
-    go = tmp_path/'go'
-    go.touch()
-    v = pool.judge(task(4), candidate(4, body=f'import os\n        if os.path.exists({str(go)!r}): os.unlink({str(go)!r}); os.kill(os.getpid(), 9)'), UNTIMED)
+def test_a_candidate_that_is_killed_from_outside_is_tried_again(tmp_path):
+    """The first process takes the marker away and kills itself without a trace, as the kernel's memory killer would; the second attempt is honest.
+    The marker needs the weakest isolation, where a candidate reaches files outside of its folder."""
+    with LocalPool(isolation='process') as pool:
+        assert pool.judge(task(4), candidate(4), UNTIMED).correct      # a warm judge: the one retry is for the kill, not for a slow start
+        go = tmp_path/'go'
+        go.touch()
+        v = pool.judge(task(4), candidate(4, body=f'import os\n        if os.path.exists({str(go)!r}): os.unlink({str(go)!r}); os.kill(os.getpid(), 9)'), UNTIMED)
     assert v.correct and v.evidence['attempts'] == 2, v
 
 
@@ -175,6 +178,18 @@ def test_what_a_remembered_verdict_depends_on(monkeypatch):
     other = verdict_key(task(2), candidate(2), UNTIMED)
     monkeypatch.setattr(pool_module.cuda_agent_lab, '__version__', '9')
     assert len({key, other, verdict_key(task(2), candidate(2), UNTIMED)}) == 3
+
+
+@pytest.mark.parametrize('share, low, high', [(0., 0, 0), (.3, 20, 100), (1., 200, 200)])
+def test_a_share_of_the_candidates_is_counted(pool, monkeypatch, share, low, high):
+    asked = []
+    monkeypatch.setattr(pool, 'counters', share)
+    monkeypatch.setattr(pool_module, 'gpus', lambda: [SimpleNamespace(name='a GPU', uuid='x', memory=1)])
+    monkeypatch.setattr(pool, 'build', lambda *a: Build('ok', None, '', 0., True, '', 'c', 'cuda'))
+    monkeypatch.setattr(pool, '_once', lambda task, packed, opts, alone: asked.append(opts.counters) or Verdict('correct'))
+    for _ in range(200): pool.judge(task(2), candidate(2), JudgeOptions(target='cuda'))
+    assert low <= sum(asked) <= high and len(asked) == 200
+    assert pool.judge(task(2), candidate(2), JudgeOptions(target='cuda', counters=True)).correct and asked[-1]
 
 
 def test_an_interrupted_wait_blocks_nobody(monkeypatch):

@@ -1,11 +1,13 @@
 """The referee against candidates of many kinds, honest and not, through a real pool (target cpu, c ABI)."""
+import contextlib
+import dataclasses
 import random
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from cuda_agent_lab import referee
+from cuda_agent_lab import pool as pool_module, referee
 from cuda_agent_lab.draws import Reference
 from cuda_agent_lab.exchange import InfraFailed, Side
 from cuda_agent_lab.pool import LocalPool
@@ -133,7 +135,9 @@ def test_refused_for_the_right_reason(pool, kind):
     want = b.pop('want', kind)
     v = pool.judge(RMS, candidate(**b), UNTIMED)
     assert (v.status, v.reason) == ('rejected', want), v
-    assert v.message and '/tmp/' not in v.message and len(v.message) < 1200
+    assert '/tmp/' not in v.message and len(v.message) < 1200
+    what, _, change = v.message.rpartition('; ')
+    assert what and len(change.split()) > 2 and 'Warning' not in what, v.message                     # what is wrong; what to change
 
 
 def test_the_next_candidate_is_judged_as_if_nothing_had_happened(pool):
@@ -154,6 +158,7 @@ def test_stale_only_while_timed(pool):
 
 HONEST = {
     'transposed input': (task('return x*2', '[torch.randn(40, 30).t()]'), simple('for (int64_t i = 0; i < n; ++i) out[i] = 2*x[i];', make='x = x.contiguous(); out = torch.empty_like(x)')),
+    'expanded input': (task('return x*2', '[torch.randn(1, 30).expand(40, 30)]'), simple('for (int64_t i = 0; i < n; ++i) out[i] = 2*x[i];', make='x = x.contiguous(); out = torch.empty_like(x)')),
     'integer input': (task('return F.embedding(i, w)', '[torch.randint(0, 50, (64,)), torch.randn(50, 16)]', given='i, w'),
                       simple('for (int64_t r = 0; r < n; ++r) for (int64_t c = 0; c < d; ++c) out[r*d + c] = w[i[r]*d + c];', 'void f(float* out, const int64_t* i, const float* w, int64_t n, int64_t d)',
                              'f(out, i, w, i.shape[0], w.shape[1])', make='out = torch.empty(i.shape[0], w.shape[1])', given='i, w')),
@@ -232,20 +237,32 @@ def test_no_call_tells_whether_it_will_be_checked(pool):
 
 class Clocked:
     """A side whose calls take `ms` by the judge's clock, .02 of them for an empty call."""
+    cuda = True
     def __init__(self, ms): self.ms = ms
     def write(self, *_): pass
-    def call(self, name, seconds, empty=False, collect=False): return dict(ms=.02 + (0 if empty else self.ms[name]))
+    def call(self, name, seconds, empty=False, collect=False, deliver=False): return dict(ms=.02 + (0 if empty else self.ms[name]))
 
 
 @pytest.mark.parametrize('events, wall, agree', [(.1, .12, True), (.005, .04, True), (.0005, .3, False), (.1, .4, False)])
 def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree):
     looks = []
-    judge = SimpleNamespace(rng=random.Random(0), kept=[None], patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
+    judge = SimpleNamespace(rng=random.Random(0), ref=SimpleNamespace(eager_seconds=.001), kept=[None], factors=lambda: None, patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
     device, evidence = dict(eager=[.2]*5, compiled=[.19]*5, candidate=[events]*5), {}
     ms = referee._confirm(judge, Clocked(dict(candidate=wall)), ['eager', 'candidate', 'compiled'], device, evidence)
     assert bool(ms) != agree and abs(evidence['wall_ms'] - wall) < 1e-6
     if agree: assert device['candidate'] == [max(events, wall - .05 - .02)]*5
     else: assert {k: round(x[0], 6) for k, x in ms.items()} == dict(eager=.22, compiled=.2, candidate=wall) and {len(x) for x in ms.values()} == {9} and len(looks) == 5
+
+
+CHOLESKY = task('return torch.linalg.cholesky(x)', '[(lambda a: a@a.T/64 + .01*torch.eye(64))(torch.randn(64, 64))]')
+
+
+@pytest.mark.parametrize('t, uneven', [(RMS, True), (CHOLESKY, False)])
+def test_each_element_gets_a_factor_where_the_task_takes_it(t, uneven):
+    judge = Judge(t.source, UNTIMED, None)
+    judge.rng, judge.kept = random.Random(0), [judge.ref.draw(1, 'draw 0')]
+    judge.uneven = judge.takes_factors()
+    assert judge.uneven == uneven and len(judge.factors()) == (referee.PATTERN if uneven else 1)
 
 
 UNGUARDED = 'from torch.utils._python_dispatch import _get_current_dispatch_mode as mode\n' + MODEL.replace(
@@ -292,3 +309,128 @@ def test_a_seed_repeats_the_gate_and_the_weights():
     linear = task('return self.f(x)', init='self.f = nn.Linear(128, 8)').source
     a, b, c = (Judge(linear, JudgeOptions(seed=s), None).ref for s in (5, 5, 6))
     assert a.varies == b.varies != c.varies and a.init_seed == b.init_seed and not a.rotate
+
+
+# --- the declared precision, the same for both sides
+
+PRODUCT = '''
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.w = torch.nn.Parameter({w}(24, 8192)*.1)
+    def forward(self, x): return x @ self.w.t()
+def get_inputs(): return [{x}(16, 8192)]
+def get_init_inputs(): return []
+'''
+PRODUCT_NEW = '''
+import torch, cuda_extension
+wide = cuda_extension.declare("void wide(float* out, const float* x, const float* w, int64_t m, int64_t n, int64_t k)")
+half = cuda_extension.declare("void half(uint16_t* out, const uint16_t* x, const uint16_t* w, int64_t m, int64_t n, int64_t k)")
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.w = torch.nn.Parameter(torch.zeros(24, 8192))
+    def forward(self, x):
+        out = torch.empty(x.shape[0], 24, dtype=x.dtype)
+        (wide if x.dtype == torch.float32 else half)(out, x, self.w, x.shape[0], 24, x.shape[1])
+        return out
+'''
+PRODUCT_CODE = '''
+#include <cstdint>
+#include <cstring>
+static float bits(uint32_t u) { float f; std::memcpy(&f, &u, 4); return f; }
+static uint32_t raw(float f) { uint32_t u; std::memcpy(&u, &f, 4); return u; }
+static float low(float f) { uint32_t u = raw(f); return bits(LOW); }
+static float load(float f) { return low(f); }
+static float load(uint16_t h) { return low(bits((uint32_t)h << 16)); }
+static void store(float* p, float f) { *p = f; }
+static void store(uint16_t* p, float f) { uint32_t u = raw(f); *p = (u + 0x7fff + (u >> 16 & 1)) >> 16; }
+template <class T> void product(T* out, const T* x, const T* w, int64_t m, int64_t n, int64_t k) {
+  for (int64_t i = 0; i < m; ++i) for (int64_t j = 0; j < n; ++j) {
+    float s = 0;
+    for (int64_t l = 0; l < k; ++l) s += load(x[i*k + l])*load(w[j*k + l]);
+    store(out + i*n + j, s);
+  }
+}
+extern "C" void wide(float* out, const float* x, const float* w, int64_t m, int64_t n, int64_t k) { product(out, x, w, m, n, k); }
+extern "C" void half(uint16_t* out, const uint16_t* x, const uint16_t* w, int64_t m, int64_t n, int64_t k) { product(out, x, w, m, n, k); }
+'''
+FACTORS = {'fp32': 'u', 'tf32': '(u + 0x1000u) & 0xffffe000u', 'tf32 cut off': 'u & 0xffffe000u', 'bf16': '(u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u', 'fp8': '(u + 0x80000u) & 0xfff00000u'}
+STEPS = ['fp32', 'tf32', 'bf16', 'fp8']
+
+
+@pytest.mark.parametrize('declared', STEPS[:3])
+@pytest.mark.parametrize('inside', FACTORS)
+@pytest.mark.parametrize('numbers', ['rand', 'randn'])
+def test_a_product_is_held_to_the_declared_precision(pool, numbers, inside, declared):
+    """A real kernel that rounds what it multiplies. With factors in [0, 1) the roundings of 8,192 addends cancel: only the draw with random signs shows TF32."""
+    c = Candidate((('model_new.py', PRODUCT_NEW), ('kernels/product.cpp', PRODUCT_CODE.replace('LOW', FACTORS[inside]))))
+    v = pool.judge(Task('t', None, PRODUCT.format(w=f'torch.{numbers}', x=f'torch.{numbers}')), c, JudgeOptions(compile=False, timing=False, precision=declared))
+    assert v.evidence['precision'] == declared
+    if STEPS.index(inside.split()[0]) <= STEPS.index(declared): assert v.correct and v.rules == f'{declared} strict', v
+    else: assert v.reason == 'precision' and f'below the declared {declared}' in v.message, v
+
+
+# --- without the operator rule
+
+FREE = JudgeOptions(compile=False, timing=False, allow_torch=True)
+TORCH = 'import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return {}\n'
+RIGHT = 'x*torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)'
+FREED = {
+    'operators': TORCH.format(RIGHT),
+    'NumPy': 'import numpy as np\n' + TORCH.format('torch.from_numpy(x.numpy()/np.sqrt((x.numpy()**2).mean(-1, keepdims=True) + 1e-6))'),
+    'a thread': 'from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)\n' + TORCH.format(f'pool.submit(lambda: {RIGHT}).result()'),
+    'symbols of torch in the library': MODEL,
+}
+HELD = {
+    'wrong_result': TORCH.format(RIGHT.replace('1e-6', '1e-2')),
+    'input_mutated': TORCH.format(RIGHT.replace('x*', 'x.mul_(1.5)*')),
+    'tamper': 'import time\ntime.perf_counter = lambda: 0.0\n' + TORCH.format(RIGHT),
+    'import of the lab': 'import cuda_agent_lab\n' + TORCH.format(RIGHT),
+    'reference_access': 'import model\n' + TORCH.format(RIGHT),
+    'output_dtype': TORCH.format(f'({RIGHT}).double()'),
+    'process_spawn': 'import os\nos.system("true")\n' + TORCH.format(RIGHT),
+    'stale_output': TORCH.format('self.__dict__.setdefault("y", ' + RIGHT + ')'),
+    'no_result': 'import os\n' + TORCH.format('os._exit(77)'),
+}
+
+
+@pytest.mark.parametrize('name', FREED)
+def test_allow_torch_drops_the_operator_rule(pool, name):
+    code = CODE + ('extern "C" void _ZN2at4_ops3mulEv() {}\n' if 'symbols' in name else '')
+    c = candidate(FREED[name], code) if 'symbols' in name else Candidate((('model_new.py', FREED[name]),))
+    strict, v = pool.judge(RMS, c, UNTIMED), pool.judge(RMS, c, FREE)
+    assert strict.reason in ('torch_fallback', 'foreign_library') and not strict.evidence['allow_torch'], strict
+    assert v.correct and v.evidence['allow_torch'] and v.rules == 'fp32 strict, torch allowed' and Verdict.from_json(v.to_json()).rules == v.rules, v
+    assert ('aten::rsqrt' in v.evidence['operators']) == (name == 'operators' or name == 'a thread'), v
+
+
+@pytest.mark.parametrize('name', HELD)
+def test_allow_torch_drops_nothing_else(pool, name):
+    v = pool.judge(RMS, Candidate((('model_new.py', HELD[name]),)), FREE)
+    assert (v.status, v.reason) == ('rejected', 'tamper' if name == 'import of the lab' else name), v
+
+
+def test_a_verdict_with_torch_is_another_verdict(tmp_path):
+    assert pool_module.verdict_key(RMS, candidate(), FREE) != pool_module.verdict_key(RMS, candidate(), UNTIMED)
+
+
+# --- counters
+
+def test_without_a_gpu_counters_are_a_note(pool):
+    v = pool.judge(RMS, candidate(), JudgeOptions(compile=False, timing=False, counters=True))
+    assert v.correct and v.evidence['counters']['note'].startswith('not counted'), v
+
+
+def test_what_the_counters_find_turns_an_accepted_verdict(monkeypatch):
+    j = Judge(RMS.source, UNTIMED, SimpleNamespace(quiet=contextlib.nullcontext))
+    def checks(*a):
+        j.side, j.kept = SimpleNamespace(close=lambda: None), [j.ref.draw(1, 'draw 0')]
+        return j.side
+    j.run_checks, j.time = checks, lambda *a: dict(milestone=3, speedup_eager=dict(median=2., lo=2., hi=2., n=9))
+    def found(ref, plain, candidate, opts, seed): raise referee.rejected('precision', 'the tensor cores multiply in tf32', counters=dict(operations={'tf32 tensor': 9}))
+    packed, opts = dict(files=[], hash='x', abi='c', library=''), dataclasses.replace(QUICK, counters=True)
+    monkeypatch.setattr(referee, 'count', found)
+    v = j.judge(packed, opts)
+    assert v.reason == 'precision' and v.milestone == -1 and v.speedup_eager is None and v.evidence['counters']['operations'] and 'counters' in v.evidence['seconds']
+    monkeypatch.setattr(referee, 'count', lambda *a: dict(operations={'fp32': 9}))
+    assert j.judge(packed, opts).milestone == 3 and 'counters' not in j.judge(packed, QUICK).evidence
