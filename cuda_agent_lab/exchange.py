@@ -64,7 +64,6 @@ def failure(error: dict, during: str, shared: bool = False) -> Failed:
     if kind == 'torch_fallback': return computes_with(text)
     if kind == 'foreign_library':
         return rejected('foreign_library', f'{during} reaches for another library ({text}); compute in your own kernel, and take sizes from x.shape', **extra)
-    if kind == 'process_spawn': return rejected('process_spawn', text)
     if kind == 'build_error': return Failed('build_error', '', text, log=extra['trace'])
     if kind == 'unsupported': return Failed('not_runnable', '', f"{during}: Triton's interpreter cannot do this ({text}); judge it on a machine with a GPU", **extra)
     if kind == 'exit': return rejected('no_result', f'{during} ended the process ({text}); {ADVICE["no_result"]}', **extra)

@@ -494,7 +494,6 @@ def _call(self: Worker, m: dict, fds: list):
     sock.sendall(nonce if error is None and not self.foreign else b'\xff'*8)
     if error is None and (problem := self.last_error()):                      # a pybind binding may launch and not look
         error = dict(kind='launch_error', text=f'the kernel was not launched: {tidy(problem.decode(errors="replace"), 200)}')
-    if error and self.jit and 'process_spawn' in self.notes: error = dict(kind='process_spawn', text=self.notes['process_spawn'])       # a compiler of its own, say
     if self.foreign: error = dict(kind='torch_fallback', text=', '.join(list(self.foreign)[:3]))     # also where the exception was caught
     if error is not None: return {'error': error}
     if cuda and m['flush'] and not m['empty']:
@@ -512,15 +511,15 @@ Worker.call = _call
 
 # %% ../nbs/09_worker.ipynb #4c95bfed
 def _kernels(self: Worker, m: dict, fds: list):
-    "Compile what was launched in Triton's interpreter: {'kernels': [...]}, and what was noted meanwhile."
+    "Compile what was launched in Triton's interpreter: {'kernels': [...]}, and what was noted meanwhile; or the error of the first that cannot be."
     answer = self.triton.compiled(self.home)
-    if 'error' in answer and not self.notes: return answer
-    return dict(kernels=answer.get('kernels', []), ops=dict(self.foreign), notes=self.notes, replaced=replaced(self.before)[:5])
+    if 'error' in answer: return {'error': answer['error'] | dict(notes=self.notes)}
+    return answer | dict(ops=dict(self.foreign), notes=self.notes, replaced=replaced(self.before)[:5])
 
 
 def _compiler_says(self: Worker, e: BaseException) -> dict|None:
     "The compiler's error for a kernel that failed in the interpreter; None if there is none."
-    return self.triton.compiled(self.home).get('error') if self.triton and triton_error(e) == 'InterpreterError' else None
+    return self.kernels({}, ()).get('error') if self.triton and triton_error(e) == 'InterpreterError' else None
 
 
 Worker.kernels, Worker.compiler_says = _kernels, _compiler_says
