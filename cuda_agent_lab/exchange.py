@@ -286,7 +286,7 @@ Side.load, Side.write_state, Side.write, Side.at, Side.outputs, Side.poison, Sid
 
 # %% ../nbs/14_exchange.ipynb #28b29465
 def _call(self: Side, which: str, seconds: float, guard=False, collect=False, flush=False, empty=False, deliver=False) -> dict:
-    """One forward: {'ms': the judge's wall clock, 'after_ms': from then until all is handed over, ...what the worker adds}.
+    """One forward: {'ms': the judge's wall clock, ...what the worker adds}.
 
     deliver: the worker hands its outputs over before it returns the nonce, so that nothing can be put off until after the clock."""
     if not empty: self.poison()                # checked or not: the outbox must not tell
@@ -308,11 +308,10 @@ def _call(self: Side, which: str, seconds: float, guard=False, collect=False, fl
     if collect and not deliver and back == nonce:
         self.send(dict(op='collect'))
         answer |= self.answer(self.what, 60)
-    after_ms = (time.perf_counter_ns() - stop)/1e6
     if back != nonce: raise self.fault(rejected('tamper', f'{self.what} answered on the private channel in place of the worker'))
     names = ('ops', 'notes', 'replaced')*guard + ('tree', 'kinds', 'tensors', 'copied')*collect + ('faults',) + ('device_ms',)*self.cuda
     if bad := damaged(answer, names): raise self.fault(rejected('tamper', f'the report of {self.what} is damaged ({", ".join(bad)})'))
-    return answer | dict(ms=(stop - start)/1e6, after_ms=after_ms)
+    return answer | dict(ms=(stop - start)/1e6)
 
 
 Side.call = _call

@@ -265,7 +265,7 @@ def _attempt(level: str) -> str:
         if not Path(home, 'mine').exists(): return 'it could not write into its own folder'
         return '' if p.stdout.strip() == 'ok' else p.stdout.strip()
 
-
+# %% ../nbs/02_isolation.ipynb #8c625ee1
 @functools.cache
 def obstacle(level: str) -> str:
     "'' where this machine reaches the level, else what is in the way."

@@ -8,7 +8,7 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 __all__ = ['ALLOWED_OPS', 'FOREIGN_EXIT', 'KEYS', 'CUDA_KEYS', 'FOREIGN', 'is_allowed', 'OperatorWatch', 'forbid_operators',
            'ForeignLibrary', 'foreign', 'lent', 'disarm', 'hide_libraries', 'threads_inherit', 'watch_events',
            'callables', 'replaced', 'tidy', 'short_of_memory', 'describe', 'put_extension', 'last_error',
-           'limit_memory', 'write_files', 'load_class', 'copy_state', 'CacheLines', 'Worker']
+           'limit_memory', 'write_files', 'load_class', 'copy_state', 'CacheLines', 'Worker', 'wait_go']
 
 # %% ../nbs/09_worker.ipynb #e9f8e942
 import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, threading, time, traceback, types
@@ -372,16 +372,6 @@ class Worker:
         self.args = decode(self.arg_tree, [at(self.memory, s) for s in self.arg_specs])
         return {}
 
-    def wait_go(self, sock) -> bytes:
-        "The eight bytes that start a call: polls for 0.3 ms, then sleeps."
-        end = time.perf_counter_ns() + 300_000
-        while time.perf_counter_ns() < end:
-            try: data = sock.recv(8, socket.MSG_DONTWAIT); break
-            except BlockingIOError: pass
-        else: data = sock.recv(8)
-        if len(data) < 8: raise WireClosed('the judge has gone')
-        return data
-
     def describe(self, e: BaseException) -> dict:
         "An exception as data, with what the process noted about itself: the sandbox may have refused what was noted."
         return describe(e, self.home) | dict(notes=self.notes)
@@ -452,6 +442,17 @@ def _compile(self: Worker, m: dict, fds: list):
 Worker.load, Worker.compile = _load, _compile
 
 # %% ../nbs/09_worker.ipynb #a01ce790
+def wait_go(sock) -> bytes:
+    "The eight bytes that start a call: polls for 0.3 ms, then sleeps."
+    end = time.perf_counter_ns() + 300_000
+    while time.perf_counter_ns() < end:
+        try: data = sock.recv(8, socket.MSG_DONTWAIT); break
+        except BlockingIOError: pass
+    else: data = sock.recv(8)
+    if len(data) < 8: raise WireClosed('the judge has gone')
+    return data
+
+
 def _call(self: Worker, m: dict, fds: list):
     "One call of forward (`empty`: none, to learn what a call costs beside it; `deliver`: and the outputs handed over). Answers twice: eight raw bytes, then a frame."
     model, sock, cuda, self.out = self.models[m['which']], self.channel.sock, self.device != 'cpu', None
@@ -467,7 +468,7 @@ def _call(self: Worker, m: dict, fds: list):
     self.channel.timeout(None)
     self.channel.send({'ready': True})
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    nonce, out, error, handed = self.wait_go(sock), None, None, {}
+    nonce, out, error, handed = wait_go(sock), None, None, {}
     try:
         with torch.no_grad():
             if cuda and m['flush']:

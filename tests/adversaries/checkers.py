@@ -235,10 +235,10 @@ def main():
     a.add_argument('--target', default='cpu', choices=('cpu', 'cuda'))
     a.add_argument('--out', type=Path, required=True)
     a.add_argument('--part', default='1/1', help='k/n: the k-th of n pieces; the other rows of the file are kept')
-    a.add_argument('--only', default='', help='names that contain this; the other rows of the file are kept')
+    a.add_argument('--only', default='', help='those that contain this in "group: name"; the other rows of the file are kept')
     opts = a.parse_args()
     k, n = map(int, opts.part.split('/'))
-    these = [c for i, c in enumerate(candidates(opts.target)) if opts.only in c[2] and getattr(c[4], 'only', '') in ('', opts.target) and (i % n == k - 1 or c[2] in ('plain', 'a product'))]
+    these = [c for i, c in enumerate(candidates(opts.target)) if opts.only in f'{c[0]}: {c[2]}' and getattr(c[4], 'only', '') in ('', opts.target) and (i % n == k - 1 or c[2] in ('plain', 'a product'))]
     said = {}
     for group, number, name, honest, case in these:          # before there are threads here: the checkers are forks of this process
         try: task, candidate = read(case, opts.target)
