@@ -343,6 +343,7 @@ class Worker:
         if self.device != 'cpu':
             self.flush = torch.empty(m['flush'], dtype=torch.uint8, device=self.device)
             self.lines = CacheLines()
+            torch.cuda.device_count()       # torch asks NVML for it through ctypes, once; later that would be noted as the candidate's
         return {}
 
     def pull(self):
