@@ -1,4 +1,4 @@
-"""Builds: adversaries, faults, concurrency and the cache. What a small kernel needs is shown in nbs/02_build.ipynb."""
+"""Builds: adversaries, faults, concurrency and the cache. What a small kernel needs is shown in the notebook "build"."""
 import ctypes
 import json
 import os

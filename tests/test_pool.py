@@ -86,12 +86,14 @@ def test_a_judge_that_is_killed_is_replaced(pool):
     assert pool.judge(task(3), candidate(3), UNTIMED).correct
 
 
-def test_a_candidate_that_is_killed_from_outside_is_tried_again(pool, tmp_path):
-    """The first process takes the marker away and kills itself without a trace, as the kernel's memory killer would; the second attempt is honest."""
-    assert pool.judge(task(4), candidate(4), UNTIMED).correct      # a warm judge: the one retry is for the kill, not for a slow start
-    go = tmp_path/'go'
-    go.touch()
-    v = pool.judge(task(4), candidate(4, body=f'import os\n        if os.path.exists({str(go)!r}): os.unlink({str(go)!r}); os.kill(os.getpid(), 9)'), UNTIMED)
+def test_a_candidate_that_is_killed_from_outside_is_tried_again(tmp_path):
+    """The first process takes the marker away and kills itself without a trace, as the kernel's memory killer would; the second attempt is honest.
+    The marker needs the weakest isolation, where a candidate reaches files outside of its folder."""
+    with LocalPool(isolation='process') as pool:
+        assert pool.judge(task(4), candidate(4), UNTIMED).correct      # a warm judge: the one retry is for the kill, not for a slow start
+        go = tmp_path/'go'
+        go.touch()
+        v = pool.judge(task(4), candidate(4, body=f'import os\n        if os.path.exists({str(go)!r}): os.unlink({str(go)!r}); os.kill(os.getpid(), 9)'), UNTIMED)
     assert v.correct and v.evidence['attempts'] == 2, v
 
 

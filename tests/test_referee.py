@@ -158,6 +158,7 @@ def test_stale_only_while_timed(pool):
 
 HONEST = {
     'transposed input': (task('return x*2', '[torch.randn(40, 30).t()]'), simple('for (int64_t i = 0; i < n; ++i) out[i] = 2*x[i];', make='x = x.contiguous(); out = torch.empty_like(x)')),
+    'expanded input': (task('return x*2', '[torch.randn(1, 30).expand(40, 30)]'), simple('for (int64_t i = 0; i < n; ++i) out[i] = 2*x[i];', make='x = x.contiguous(); out = torch.empty_like(x)')),
     'integer input': (task('return F.embedding(i, w)', '[torch.randint(0, 50, (64,)), torch.randn(50, 16)]', given='i, w'),
                       simple('for (int64_t r = 0; r < n; ++r) for (int64_t c = 0; c < d; ++c) out[r*d + c] = w[i[r]*d + c];', 'void f(float* out, const int64_t* i, const float* w, int64_t n, int64_t d)',
                              'f(out, i, w, i.shape[0], w.shape[1])', make='out = torch.empty(i.shape[0], w.shape[1])', given='i, w')),
@@ -236,20 +237,32 @@ def test_no_call_tells_whether_it_will_be_checked(pool):
 
 class Clocked:
     """A side whose calls take `ms` by the judge's clock, .02 of them for an empty call."""
+    cuda = True
     def __init__(self, ms): self.ms = ms
     def write(self, *_): pass
-    def call(self, name, seconds, empty=False, collect=False): return dict(ms=.02 + (0 if empty else self.ms[name]))
+    def call(self, name, seconds, empty=False, collect=False, deliver=False): return dict(ms=.02 + (0 if empty else self.ms[name]))
 
 
 @pytest.mark.parametrize('events, wall, agree', [(.1, .12, True), (.005, .04, True), (.0005, .3, False), (.1, .4, False)])
 def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree):
     looks = []
-    judge = SimpleNamespace(rng=random.Random(0), kept=[None], patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
+    judge = SimpleNamespace(rng=random.Random(0), ref=SimpleNamespace(eager_seconds=.001), kept=[None], factors=lambda: None, patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
     device, evidence = dict(eager=[.2]*5, compiled=[.19]*5, candidate=[events]*5), {}
     ms = referee._confirm(judge, Clocked(dict(candidate=wall)), ['eager', 'candidate', 'compiled'], device, evidence)
     assert bool(ms) != agree and abs(evidence['wall_ms'] - wall) < 1e-6
     if agree: assert device['candidate'] == [max(events, wall - .05 - .02)]*5
     else: assert {k: round(x[0], 6) for k, x in ms.items()} == dict(eager=.22, compiled=.2, candidate=wall) and {len(x) for x in ms.values()} == {9} and len(looks) == 5
+
+
+CHOLESKY = task('return torch.linalg.cholesky(x)', '[(lambda a: a@a.T/64 + .01*torch.eye(64))(torch.randn(64, 64))]')
+
+
+@pytest.mark.parametrize('t, uneven', [(RMS, True), (CHOLESKY, False)])
+def test_each_element_gets_a_factor_where_the_task_takes_it(t, uneven):
+    judge = Judge(t.source, UNTIMED, None)
+    judge.rng, judge.kept = random.Random(0), [judge.ref.draw(1, 'draw 0')]
+    judge.uneven = judge.takes_factors()
+    assert judge.uneven == uneven and len(judge.factors()) == (referee.PATTERN if uneven else 1)
 
 
 UNGUARDED = 'from torch.utils._python_dispatch import _get_current_dispatch_mode as mode\n' + MODEL.replace(
@@ -369,7 +382,7 @@ FREED = {
     'symbols of torch in the library': MODEL,
 }
 HELD = {
-    'wrong_result': TORCH.format(RIGHT.replace('1e-6', '1e-2')),
+    'wrong_result': TORCH.format(RIGHT.replace('1e-6', '1e-1')),          # far from what a lower precision would explain
     'input_mutated': TORCH.format(RIGHT.replace('x*', 'x.mul_(1.5)*')),
     'tamper': 'import time\ntime.perf_counter = lambda: 0.0\n' + TORCH.format(RIGHT),
     'import of the lab': 'import cuda_agent_lab\n' + TORCH.format(RIGHT),

@@ -1,0 +1,90 @@
+"D: the clock (46-60)."
+from hacks_b import unseen
+from parts import CALL, Case, files, swap
+
+LOOP = 'f = sys._getframe()\nwhile f is not None and "nonce" not in f.f_locals: f = f.f_back\n'
+# The worker's part played by the candidate: it answers at once, and computes where its output is asked for.
+SERVE = '''
+import sys
+def serve(w, model, nonce):
+    lab, sock, answer = sys.modules[type(w).__module__], w.channel.sock, dict(faults=0, device_ms=.001, ops={}, notes={}, replaced=[])
+    sock.sendall(nonce)
+    w.channel.send(answer)
+    def compute():
+        with torch.no_grad(): w.out = model.compute(lab.decode(w.arg_tree, [lab.at(w.memory, s) for s in w.arg_specs])[0])
+    while True:
+        m, fds = w.channel.recv(None, keep=1)
+        if m["op"] == "call":
+            w.channel.send({"ready": True})
+            nonce, extra = lab.wait_go(sock), {}
+            if m.get("deliver") and not m["empty"]:
+                compute()
+                extra = w.collect({}, [])
+            sock.sendall(nonce)
+            w.channel.send(answer | extra)
+        elif m["op"] == "collect":
+            compute()
+            w.channel.send(w.collect(m, fds))
+        else: w.channel.send(getattr(w, m["op"].replace("args", "args_"))(m, fds))
+'''
+COMPUTE = '''
+def compute(self, x):
+    out = torch.empty_like(x)
+    rms(out, x, self.w, x.shape[0], x.shape[1])
+    return out
+ModelNew.compute = compute
+'''
+LAZY = '''
+class Lazy(torch.Tensor):
+    @staticmethod
+    def make(x, w):
+        t = torch.Tensor._make_subclass(Lazy, torch.empty_like(x)); t.todo = (x, w); return t
+    @classmethod
+    def __torch_function__(cls, f, types, args=(), kwargs=None):
+        for a in args:
+            if isinstance(a, Lazy) and a.todo:
+                (x, w), a.todo = a.todo, None
+                with torch._C.DisableTorchFunctionSubclass(): rms(a.as_subclass(torch.Tensor), x, w, x.shape[0], x.shape[1])
+        with torch._C.DisableTorchFunctionSubclass(): return f(*args, **(kwargs or {}))
+'''
+LATER = '''
+  std::thread([=] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); launch(out, x, w, n, d, stream); }).detach();'''
+CACHE = f'''
+  static std::atomic<const float*> at{{nullptr}};
+  if (!at) {{ at = x; std::thread([=] {{ volatile float s = 0; for (;;) for (int64_t k = 0; k < n*d; k += 16) s = s + at.load()[k]; }}).detach(); }}
+{CALL}'''
+
+CASES = {
+    'a thread that finishes later': Case('47', files('''
+        out = torch.empty_like(x)
+        t = threading.Thread(target=lambda: (time.sleep(.05), rms(out, x, self.w, x.shape[0], x.shape[1])))
+        t.start()
+        return out''', 'import threading, time\n'), 'incomplete_output wrong_result tamper'),
+    'a thread of C++ that finishes later': Case('47', files(code='#include <thread>\n#include <chrono>\n' + swap(CALL, LATER)), 'incomplete_output wrong_result tamper'),
+    'a thread of C++ that is nearly done': Case('47', files(code='#include <thread>\n' + swap(CALL, '  std::thread([=] { launch(out, x, w, n, d, stream); }).detach();')), 'incomplete_output wrong_result tamper no_gain'),
+    'a lazy subclass': Case('48', files('return Lazy.make(x, self.w)', tail=LAZY), 'output_type tamper'),
+    'a subclass that calls itself Tensor': Case('48', files('return make(x)', tail='''
+        class Tensor(torch.Tensor): pass
+        Tensor.__module__ = "torch"
+        def make(x): return torch.Tensor._make_subclass(Tensor, torch.zeros_like(x))
+        '''), 'output_type incomplete_output wrong_result'),
+    'methods of the output': Case('49', files('ONCE\nout.copy_ = lambda *a: None\nout.contiguous = out.clone = out.detach = lambda *a, **k: out\nreturn out', code=swap('i < n;', 'i < n - 1;')), 'incomplete_output wrong_result'),
+    'the clock': Case('50', files(head='import time\ntime.perf_counter_ns = time.perf_counter = time.time = lambda: 0\n'), 'tamper'),
+    'the clock while nobody looks': Case('50', unseen('time.perf_counter_ns = time.perf_counter = lambda: 0'), 'tamper no_gain wrong_result incomplete_output'),
+    'the statistics': Case('50', files(head='import statistics\nstatistics.median = statistics.mean = lambda *a: 1e-6\n'), 'tamper no_gain wrong_result incomplete_output'),
+    'stops the clock before it works': Case('51', files(LOOP + '''
+if f is not None and not f.f_locals["m"].get("guard"):
+    sock = f.f_locals["sock"]
+    sock.sendall(f.f_locals["nonce"])
+    type(sock).sendall = once
+RUN''', 'import sys\ndef once(sock, data): del type(sock).sendall\n'), 'tamper no_gain wrong_result incomplete_output'),
+    'serves the channel itself': Case('51', files(LOOP + '''
+if f is not None and not f.f_locals["m"].get("guard"): serve(f.f_locals["self"], self, f.f_locals["nonce"])
+return self.compute(x)''', SERVE, tail=COMPUTE), 'tamper no_gain wrong_result incomplete_output'),
+    'keeps its input in the cache': Case('52', files(code='#include <thread>\n#include <atomic>\n' + swap(CALL, CACHE)), 'tamper', only='cpu'),
+    'a plan from the first values': Case('54', files('''
+        if "plan" not in self.__dict__: self.__dict__["plan"] = [i for i in range(x.shape[0]) if float(x[i, 0]) > -1]
+        out = x.clone()
+        for i in self.plan: rms(out[i], x[i], self.w, 1, x.shape[1])
+        return out'''), 'wrong_result'),
+}
