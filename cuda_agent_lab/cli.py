@@ -44,8 +44,8 @@ def judge_folder(args) -> Verdict:
     "One verdict for a workspace folder, a case folder or a single file."
     folder = Path(args.dir)
     if not folder.exists(): raise Unusable(f'{folder}: there is no such file or folder')
-    if args.counters and args.require != 'process':
-        raise Unusable(f'--counters runs the candidate once more, at isolation level process; that and --require {args.require} exclude each other')
+    if args.counters and LEVELS.index(args.require) > LEVELS.index('landlock'):
+        raise Unusable(f'--counters runs the candidate once more, at isolation level landlock; that and --require {args.require} exclude each other')
     try: level = choose(args.isolation, args.require)
     except OSError as e: raise Unusable(str(e)) from None
     try: candidate = read_candidate(folder)

@@ -11,14 +11,15 @@ __all__ = ['CORES', 'WEIGHTS', 'DURATION', 'TENSOR', 'ALLOWED', 'BITS', 'MARK', 
            'errors_of', 'conclude', 'count', 'known_metrics']
 
 # %% ../nbs/15_counters.ipynb #44ded55e
-import csv, ctypes, functools, importlib.util, os, re, resource, signal, socket, subprocess, sys, tempfile, time
+import csv, ctypes, functools, importlib.util, os, re, signal, socket, subprocess, sys, tempfile, time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 # %% ../nbs/15_counters.ipynb #99d02c83
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from .isolation import Room, limit_resources
+from .isolation import Room, enter_landlock, enter_seccomp, limit_resources, system_files
 from .compilers import find_nvcc
 from .draws import Draw, LowProducts, Reference, usable, vary
 from .exchange import Failed, InfraFailed, Side, check_structure, rejected
@@ -150,27 +151,38 @@ def instructions_of(library: str) -> dict:
     except (OSError, subprocess.SubprocessError): return {}
 
 # %% ../nbs/15_counters.ipynb #1c0d11ea
-def drive(home: str):
-    "Main function of the process under ncu: a worker like any other. ncu must see this process from its start, so it has the limits of level 'process' and no more."
-    sock = socket.socket(socket.AF_UNIX)
+def drive(home: str, level: str):
+    """Main function of the process under ncu: a worker like any other. ncu must start it, so no namespaces are around it: 'landlock' is its strongest level,
+    and capabilities stay, because drivers let administrators count only."""
+    sock, libc = socket.socket(socket.AF_UNIX), ctypes.CDLL(None)
     sock.connect(home + '/judge')
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)                        # PR_SET_PDEATHSIG
+    libc.prctl(1, signal.SIGKILL)                                     # PR_SET_PDEATHSIG
     room = tempfile.mkdtemp(dir=home)
-    limit_resources(Room(write=(room,)))
     os.environ.update(HOME=room, TMPDIR=room, TORCH_EXTENSIONS_DIR=room, TRITON_CACHE_DIR=room)
-    Worker(Channel(sock), room, trusted=False).serve()
+    inside = Room(write=(room,), read=(*system_files(), '/opt/nvidia'), fork=True, gpu=True)
+    limit_resources(inside)
+    if torch.cuda.is_available():                                     # ncu sets itself up at the first kernel, before files and sockets are out of reach
+        torch.ones(8, device='cuda')
+        torch.cuda.synchronize()
+    def shut(inside):
+        if level == 'process': return
+        libc.prctl(38, 1, 0, 0, 0)                                    # PR_SET_NO_NEW_PRIVS
+        enter_landlock(inside)
+        enter_seccomp(inside.fork)
+    shut(inside)
+    Worker(Channel(sock), room, trusted=False, seal=lambda: shut(replace(inside, fork=False))).serve()
 
 # %% ../nbs/15_counters.ipynb #afe9aa4a
 class Counted:
     "That process as a `Side` sees it. Raises OSError where it does not come up."
     role = 'candidate'
 
-    def __init__(self, ncu: str, metrics: list, home: str, patience: float = 180.):
+    def __init__(self, ncu: str, metrics: list, home: str, level: str, patience: float = 180.):
         self.home, self.status, self.channel = Path(home), None, None
         ask = socket.socket(socket.AF_UNIX)
         ask.bind(home + '/judge'); ask.listen(1); ask.settimeout(.2)
         argv = [ncu, '--csv', '--page', 'raw', '--print-units', 'base', '--log-file', home + '/page.csv', '--clock-control', 'none', '--disable-profiler-start-stop',
-                '--target-processes', 'all', '--metrics', ','.join(metrics), sys.executable, '-P', '-c', f'from cuda_agent_lab.counters import drive; drive({home!r})']
+                '--target-processes', 'all', '--metrics', ','.join(metrics), sys.executable, '-P', '-c', f'from cuda_agent_lab.counters import drive; drive({home!r}, {level!r})']
         with open(self.home/'output.txt', 'wb') as out:
             self.process = subprocess.Popen(argv, cwd=home, env=os.environ | dict(HOME=home, TMPDIR=home), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         end = time.monotonic() + patience
@@ -218,10 +230,10 @@ class CountedSide(Side):
     ways = ('memfd',)
 
 
-def counted_calls(ref: Reference, draws: list[Draw], candidate: dict, opts, ncu: str, metrics: list) -> tuple[str, list]:
+def counted_calls(ref: Reference, draws: list[Draw], candidate: dict, opts, ncu: str, metrics: list, level: str) -> tuple[str, list]:
     "(ncu's page, outputs of each call). Raises Failed, InfraFailed, OSError or WireError where that does not work."
     with tempfile.TemporaryDirectory(prefix='counters-') as home:
-        child = Counted(ncu, metrics, home)
+        child = Counted(ncu, metrics, home, level)
         side, outs = CountedSide(child, ref, draws[0], opts, 'forward under the counters'), []
         try:
             side.load(candidate['files'], 'model_new.py', 'ModelNew', candidate['library'], candidate['abi'] != 'inline', CALL_SECONDS, opts.allow_torch)
@@ -264,9 +276,9 @@ def conclude(page: str, ref: Reference, draws: list[Draw], outs: list, precision
                                 f'calls of that precision (for fp32 in cuBLAS: CUBLAS_COMPUTE_32F_PEDANTIC)', counters=evidence)
 
 
-def count(ref: Reference, plain: Draw, candidate: dict, opts, seed: int) -> dict:
+def count(ref: Reference, plain: Draw, candidate: dict, opts, seed: int, level: str = 'landlock') -> dict:
     "Evidence about the operations of one forward, by type. Raises Failed ('precision') where it computes below the declared precision."
-    if opts.target == 'cpu': return dict(note='not counted: a CPU has no such counters')
+    if opts.device == 'cpu': return dict(note='not counted: a CPU has no such counters')
     evidence = dict(instructions=found) if (found := instructions_of(candidate['library'])) else {}
     ncu = find_tool('ncu')
     if not ncu: return evidence | dict(note='not counted: ncu was not found; install Nsight Compute or put it into the PATH')
@@ -275,7 +287,7 @@ def count(ref: Reference, plain: Draw, candidate: dict, opts, seed: int) -> dict
         signed = ref.fill(vary(plain, 'signed', seed))
         if usable(ref, signed, draws[0]): draws.append(signed)
         metrics = [DURATION, *(core_metric(k, w) for k in CORES for w in WEIGHTS), *known_metrics(ncu)]
-        page, outs = counted_calls(ref, draws, candidate, opts, ncu, metrics)
+        page, outs = counted_calls(ref, draws, candidate, opts, ncu, metrics, level)
     except (Failed, InfraFailed, OSError, WireError) as e: return evidence | dict(note=f'not counted: {e}')
     except Exception as e:
         if not short_of_memory(e): raise

@@ -417,7 +417,7 @@ def _count(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict):
     self.side.close()
     self.side = None
     with self.unpaid('counters'), self.host.quiet():
-        evidence['counters'] = count(self.ref, replace(self.kept[0]), candidate, opts, self.rng.getrandbits(31))
+        evidence['counters'] = count(self.ref, replace(self.kept[0]), candidate, opts, self.rng.getrandbits(31), self.host.level)
 
 
 Judge.count = _count

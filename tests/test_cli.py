@@ -56,7 +56,7 @@ def test_cases(case, want):
     assert p.returncode == 0 and (v['status'], v['reason']) == want, v
 
 
-@pytest.mark.parametrize('args', [('judge', 'nowhere'), ('judge', '{}', '--task', 'nowhere.py'), ('judge', '{}', '--require', 'container'), ('judge', '{}', '--counters', '--require', 'bwrap'), ('tasks', 'nowhere'), ('judge', '{}', '--target', 'tpu')])
+@pytest.mark.parametrize('args', [('judge', 'nowhere'), ('judge', '{}', '--task', 'nowhere.py'), ('judge', '{}', '--isolation', 'process', '--require', 'container'), ('judge', '{}', '--counters', '--require', 'bwrap'), ('tasks', 'nowhere'), ('judge', '{}', '--target', 'tpu')])
 def test_unusable_input_is_one_sentence_and_status_2(folder, args):
     p = calab(*[a.format(folder) for a in args], cwd=folder)
     assert p.returncode == 2 and p.stdout == '' and 'Traceback' not in p.stderr and p.stderr.strip()

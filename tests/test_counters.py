@@ -1,11 +1,14 @@
 """What ncu says about the precision of a candidate. The page is parsed anywhere; the candidates need a GPU and ncu."""
+import sys
+
 import pytest
 
 from cuda_agent_lab.build import build
 from cuda_agent_lab.compilers import find_nvcc, gpus
-from cuda_agent_lab.counters import MARK, conclude, find_tool, kernels
+from cuda_agent_lab.counters import MARK, conclude, counted_calls, find_tool, kernels
 from cuda_agent_lab.draws import Reference
 from cuda_agent_lab.exchange import Failed
+from cuda_agent_lab.isolation import obstacle
 from cuda_agent_lab.pool import LocalPool
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task
@@ -143,3 +146,44 @@ def test_marks_of_a_candidate_hide_nothing(names):
     ref = Reference(OPEN.source); ref.build(1)
     d = ref.fill(ref.draw(1, 'draw 0'))
     with pytest.raises(Failed, match='tf32'): conclude(page, ref, [d, d], [[d.outs[0].eager]]*2, 'fp32')
+
+
+STAND_IN = """#!{python}
+import subprocess, sys
+status = subprocess.call(sys.argv[sys.argv.index({python!r}):])
+open(sys.argv[sys.argv.index('--log-file') + 1], 'w').write({page!r})
+sys.exit(status)
+"""
+NOSY = """
+import os, socket, torch
+found = []
+def tried(what, f):
+    try: f()
+    except OSError: return
+    found.append(what)
+tried('a file', lambda: open({secret!r}).read())
+tried('its judge', lambda: open(os.environ['HOME'] + '/../page.csv', 'w'))
+tried('a process', lambda: os.posix_spawn('/bin/true', ['true'], os.environ))
+tried('the network', lambda: socket.socket().connect(('127.0.0.1', 9)))
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.w = torch.nn.Parameter(torch.zeros({n}, {n}))
+    def forward(self, x):
+        if found: raise RuntimeError(str(found))
+        return torch.nn.functional.linear(x, self.w)
+"""
+
+
+@pytest.mark.skipif(bool(obstacle('landlock')), reason='no Landlock here')
+def test_the_counted_process_is_held_back(tmp_path):
+    (tmp_path/'secret').write_text('secret')
+    ncu = tmp_path/'ncu'
+    ncu.write_text(STAND_IN.format(python=sys.executable, page='"ID","Kernel Name"\n"0","k"\n'))
+    ncu.chmod(0o755)
+    ref = Reference(OPEN.source); ref.build(1)
+    d = ref.fill(ref.draw(1, 'draw 0'))
+    packed = dict(files=[['model_new.py', NOSY.format(secret=str(tmp_path/'secret'), n=N)]], library='', abi='c')
+    opts = JudgeOptions(allow_torch=True, threads=1)
+    page, outs = counted_calls(ref, [d], packed, opts, str(ncu), ['x'], 'landlock')
+    assert len(kernels(page)) == 1 and outs[0][0].shape == (N, N)
+    with pytest.raises(Failed, match='outside of its folder'): counted_calls(ref, [d], packed, opts, str(ncu), ['x'], 'process')

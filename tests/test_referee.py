@@ -422,12 +422,12 @@ def test_without_a_gpu_counters_are_a_note(pool):
 
 
 def test_what_the_counters_find_turns_an_accepted_verdict(monkeypatch):
-    j = Judge(RMS.source, UNTIMED, SimpleNamespace(quiet=contextlib.nullcontext))
+    j = Judge(RMS.source, UNTIMED, SimpleNamespace(quiet=contextlib.nullcontext, level='process'))
     def checks(*a):
         j.side, j.kept = SimpleNamespace(close=lambda: None), [j.ref.draw(1, 'draw 0')]
         return j.side
     j.run_checks, j.time = checks, lambda *a: dict(milestone=3, speedup_eager=dict(median=2., lo=2., hi=2., n=9))
-    def found(ref, plain, candidate, opts, seed): raise referee.rejected('precision', 'the tensor cores multiply in tf32', counters=dict(operations={'tf32 tensor': 9}))
+    def found(*args): raise referee.rejected('precision', 'the tensor cores multiply in tf32', counters=dict(operations={'tf32 tensor': 9}))
     packed, opts = dict(files=[], hash='x', abi='c', library=''), dataclasses.replace(QUICK, counters=True)
     monkeypatch.setattr(referee, 'count', found)
     v = j.judge(packed, opts)
