@@ -309,48 +309,10 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
     return dict(timing={k: summarise(clock[k], method) if k in names else None for k in ('eager', 'compiled', 'candidate')},
                 speedup_eager=speedup['eager'], speedup_compile=speedup['compiled'], milestone=milestone(speedup['eager'], speedup['compiled'], True))
 
-<<<<<<< HEAD
-
-def _check_hand_over(self: Judge, side: Side, after: list, ms: dict) -> float:
-    "Least time of handing over the outputs [ms]; a busy machine is late now and then, a candidate that defers its work always (Failed)."
-    most = 2*self.copy_ms + max(1.0, .5*median(ms['candidate']))
-    while after and min(after) > most and len(after) < 16:
-        side.write(self.kept[0])
-        after.append(side.call('candidate', self.patience(), collect=True)['after_ms'])
-    least = min(after, default=0.0)
-    if least > most:
-        raise rejected('tamper', f'the output is not ready when forward returns: handing it over takes {least:.2f} ms, '
-                                 f'{self.copy_ms:.2f} ms for the reference; finish the work in forward')
-    return least
-
 # %% ../nbs/16_referee.ipynb #bae9912a
-def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[dict, dict, list]:
-    "Pairs in random order: (wall ms, device ms, collection ms of the checked candidate calls)."
-    ms, device, after, self.faults, busy = {n: [] for n in names}, {n: [] for n in names}, [], {}, []
-||||||| 08db004
-
-def _check_hand_over(self: Judge, side: Side, after: list, ms: dict) -> float:
-    "Least time of handing over the outputs [ms]; a busy machine is late now and then, a candidate that defers its work always (Failed)."
-    most = 2*self.copy_ms + max(1.0, .5*median(ms['candidate']))
-    while after and min(after) > most and len(after) < 16:
-        side.write(self.kept[0])
-        after.append(side.call('candidate', self.patience(), collect=True)['after_ms'])
-    least = min(after, default=0.0)
-    if least > most:
-        raise rejected('tamper', f'the output is not ready when forward returns: handing it over takes {least:.2f} ms, '
-                                 f'{self.copy_ms:.2f} ms for the reference; finish the work in forward')
-    return least
-
-# %% ../nbs/12_referee.ipynb #bae9912a
-def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[dict, dict, list]:
-    "Pairs in random order: (wall ms, device ms, collection ms of the checked candidate calls)."
-    ms, device, after, self.faults, busy = {n: [] for n in names}, {n: [] for n in names}, [], {}, []
-=======
-# %% ../nbs/12_referee.ipynb #bae9912a
 def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[dict, dict]:
     "Pairs in random order: (wall ms, device ms)."
     ms, device, self.faults, busy = {n: [] for n in names}, {n: [] for n in names}, {}, []
->>>>>>> w-checkers
     sides = {n: side if n == 'candidate' else self.baseline for n in names}
     limit = {n: self.patience() if n == 'candidate' else 60 + self.patience() for n in names}
     for n in names: sides[n].call(n, limit[n], flush=side.cuda)          # one call unguarded, to warm

@@ -113,7 +113,7 @@ class _NoForeign:
     def create_module(self, spec): return self.loaded[spec.name]
     def exec_module(self, module): pass
 
-
+# %% ../nbs/09_worker.ipynb #37b8f177
 def lent(library, scope: dict):
     "A library for code whose globals are `scope`; whoever else finds it is refused."
     class Lent:
@@ -452,7 +452,7 @@ def wait_go(sock) -> bytes:
     if len(data) < 8: raise WireClosed('the judge has gone')
     return data
 
-
+# %% ../nbs/09_worker.ipynb #ee5ba0c7
 def _call(self: Worker, m: dict, fds: list):
     "One call of forward (`empty`: none, to learn what a call costs beside it; `deliver`: and the outputs handed over). Answers twice: eight raw bytes, then a frame."
     model, sock, cuda, self.out = self.models[m['which']], self.channel.sock, self.device != 'cpu', None

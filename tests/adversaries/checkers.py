@@ -238,7 +238,8 @@ def main():
     a.add_argument('--only', default='', help='those that contain this in "group: name"; the other rows of the file are kept')
     opts = a.parse_args()
     k, n = map(int, opts.part.split('/'))
-    these = [c for i, c in enumerate(candidates(opts.target)) if opts.only in f'{c[0]}: {c[2]}' and getattr(c[4], 'only', '') in ('', opts.target) and (i % n == k - 1 or c[2] in ('plain', 'a product'))]
+    wanted = lambda i, c: i % n == k - 1 and opts.only in f'{c[0]}: {c[2]}' or c[2] in ('plain', 'a product')          # those two are the measure of others
+    these = [c for i, c in enumerate(candidates(opts.target)) if wanted(i, c) and getattr(c[4], 'only', '') in ('', opts.target)]
     said = {}
     for group, number, name, honest, case in these:          # before there are threads here: the checkers are forks of this process
         try: task, candidate = read(case, opts.target)

@@ -16,7 +16,7 @@ def serve(w, model, nonce):
         m, fds = w.channel.recv(None, keep=1)
         if m["op"] == "call":
             w.channel.send({"ready": True})
-            nonce, extra = w.wait_go(sock), {}
+            nonce, extra = lab.wait_go(sock), {}
             if m.get("deliver") and not m["empty"]:
                 compute()
                 extra = w.collect({}, [])
