@@ -266,7 +266,7 @@ def conclude(page: str, ref: Reference, draws: list[Draw], outs: list, precision
 
 def count(ref: Reference, plain: Draw, candidate: dict, opts, seed: int) -> dict:
     "Evidence about the operations of one forward, by type. Raises Failed ('precision') where it computes below the declared precision."
-    if opts.target == 'cpu': return dict(note='not counted: a CPU has no such counters')
+    if opts.device == 'cpu': return dict(note='not counted: a CPU has no such counters')
     evidence = dict(instructions=found) if (found := instructions_of(candidate['library'])) else {}
     ncu = find_tool('ncu')
     if not ncu: return evidence | dict(note='not counted: ncu was not found; install Nsight Compute or put it into the PATH')
