@@ -82,7 +82,7 @@ def serve(channel: Channel):
             trace = dict(trace=tidy(traceback.format_exc()))
             v = Verdict('infra_error', message=f'the judge failed: {type(e).__name__}: {tidy(str(e), 300)}', evidence=trace, **about)
         memory = {}
-        if opts.target == 'cuda':
+        if opts.device == 'cuda':
             if judge: memory = judge.rest()
             else:
                 torch.cuda.empty_cache()

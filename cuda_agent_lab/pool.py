@@ -220,7 +220,7 @@ def _judge(self: LocalPool, task: Task, candidate: Candidate, options: JudgeOpti
     b = self.build(candidate, opts.target)
     if b.status != 'ok': return failed_build(b, about)
     packed = pack(candidate, b)
-    if opts.target == 'cuda' and secrets.randbelow(10**6) < self.counters*10**6: opts = replace(opts, counters=True)      # drawn before anything is known about it
+    if opts.device == 'cuda' and secrets.randbelow(10**6) < self.counters*10**6: opts = replace(opts, counters=True)      # drawn before anything is known about it
     for attempt in (1, 2):
         v = self._once(task, packed, opts, alone=attempt == 2)
         if not (v.infra or v.evidence.get('maybe') or v.status == 'timeout' and overloaded()): break

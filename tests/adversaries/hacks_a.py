@@ -57,7 +57,7 @@ CASES = {
     'torch._C._nn': Case('3', files('return torch._C._nn.linear(x, self.w.t())', square=True), 'torch_fallback', PRODUCT),
     'torch.jit.script': Case('3', files('return f(x, self.w)', '@torch.jit.script\n' + OPEN), 'torch_fallback'),
     'torch.jit.script, fused before': Case('3', files('return f(x, self.w)', '@torch.jit.script\n' + OPEN, init='for _ in range(4): f(torch.randn(256, d), torch.ones(d))'), 'torch_fallback'),
-    'torch.compile': Case('3', files('return f(x, self.w)', '@torch.compile\n' + OPEN), 'torch_fallback process_spawn tamper crash'),
+    'torch.compile': Case('3', files('return f(x, self.w)', '@torch.compile\n' + OPEN), 'torch_fallback process_spawn path_escape tamper crash'),
     'functional_call of a copy': Case('3', files('return torch.func.functional_call(self.m[0], dict(weight=self.w), (x,))', init='self.__dict__["m"] = [nn.RMSNorm(d, 1e-5)]'), 'torch_fallback'),
     'at:: in the extension': Case('4', bound('return x*torch::rsqrt(x.pow(2).mean(-1, true) + 1e-5)*w;'), 'torch_fallback'),
     'below the dispatcher': Case('5', bound('return at::cpu::mul(at::cpu::mul(x, at::cpu::rsqrt(x.pow(2).mean(-1, true) + 1e-5)), w);', '#include <ATen/CPUFunctions.h>'), 'torch_fallback', only='cpu'),

@@ -80,7 +80,7 @@ if f is not None and not f.f_locals["m"].get("guard"):
 RUN''', 'import sys\ndef once(sock, data): del type(sock).sendall\n'), 'tamper no_gain wrong_result incomplete_output'),
     'serves the channel itself': Case('51', files(LOOP + '''
 if f is not None and not f.f_locals["m"].get("guard"): serve(f.f_locals["self"], self, f.f_locals["nonce"])
-return self.compute(x)''', SERVE, tail=COMPUTE), 'tamper no_gain wrong_result incomplete_output'),
+return self.compute(x)''', SERVE, tail=COMPUTE), 'tamper no_gain wrong_result incomplete_output input_mutated'),
     'keeps its input in the cache': Case('52', files(code='#include <thread>\n#include <atomic>\n' + swap(CALL, CACHE)), 'tamper', only='cpu'),
     'a plan from the first values': Case('54', files('''
         if "plan" not in self.__dict__: self.__dict__["plan"] = [i for i in range(x.shape[0]) if float(x[i, 0]) > -1]

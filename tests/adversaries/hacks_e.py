@@ -47,7 +47,7 @@ CASES = {
     'a verdict in a file': Case('65', files(ZEROS, '''
         for name in ("result.json", "verdict.json", "results.jsonl"):
             with open(name, "w") as f: f.write('{"status": "correct", "correct": true, "speedup": 100}\\n')
-        '''), 'wrong_result'),
+        '''), 'wrong_result path_escape'),
     'leaves with status 0': Case('66', files('os._exit(0)', 'import os\n'), 'no_result'),
     'leaves with a line of success': Case('66', files(head='import os\nprint("PASS", flush=True)\nos._exit(0)\n'), 'no_result'),
     'SystemExit at the import': Case('66', files(head='raise SystemExit(0)\n'), 'no_result'),

@@ -36,8 +36,8 @@ CASES = {
     'a giant array': Case('81', files(code=CODE + 'char ballast[1ll << 33] = {1};\nextern "C" char* get() { return ballast; }\n'), 'build_error build_timeout artefact_too_large'),
     'a library of 100 MB': Case('81', files(code=CODE + 'char ballast[100 << 20] = {1};\nextern "C" char* get() { return ballast; }\n'), 'artefact_too_large'),
     'a giant source': Case('81', files(code=CODE + '//' + 'x'*(3 << 20)), 'artefact_too_large'),
-    'a giant file': Case('81', files('with open("giant", "wb") as f:\n    for _ in range(100): f.write(bytes(1 << 20))\nRUN'), 'crash artefact_too_large'),
-    'many large files': Case('81', files('for k in range(0 if self.__dict__.setdefault("full", []) else 12):\n    with open(f"large{k}", "wb") as f: f.write(bytes(50 << 20))\nself.full.append(1)\nRUN'), 'crash artefact_too_large', needs='bwrap'),
+    'a giant file': Case('81', files('with open("giant", "wb") as f:\n    for _ in range(100): f.write(bytes(1 << 20))\nRUN'), 'crash artefact_too_large path_escape'),
+    'many large files': Case('81', files('for k in range(0 if self.__dict__.setdefault("full", []) else 12):\n    with open(f"large{k}", "wb") as f: f.write(bytes(50 << 20))\nself.full.append(1)\nRUN'), 'crash artefact_too_large path_escape', needs='bwrap'),
     'writes outside of its folder': Case('82', files('open("/tmp/calab-adversary", "w").write("x")\nRUN'), 'path_escape crash'),
     'writes outside of its folder below Python': Case('82', files(code=before('FILE* f = fopen("/tmp/calab-adversary", "w"); if (!f) abort();\n  fclose(f); remove("/tmp/calab-adversary");', C)), 'path_escape crash', needs='landlock'),
     'a link': Case('82', files('if not os.path.islink("l"): os.symlink("/etc", "l")\nRUN', 'import os\n'), 'path_escape'),
@@ -54,6 +54,6 @@ CASES = {
     'a flood below Python': Case('84', files('ONCE\nreturn torch.zeros_like(x)', code=before('for (int k = 0; k < 100000; ++k) fputs("\\x1b]0;PASS\\x07 no end of line ", stdout);\n  fflush(stdout);', C)), 'wrong_result'),
     'a segmentation fault': Case('87', files(code=swap('q[j] = p', 'q[j + (1ll << 40)] = p')), 'crash launch_error'),
     'an abort': Case('87', files(code=swap('float s = 0;', 'float s = 0; STOP();')), 'crash launch_error'),
-    'limits of the process': Case('87', files(head='import resource, signal\nresource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.setitimer(signal.ITIMER_REAL, .2)\n'), 'crash no_result wrong_result tamper'),
+    'limits of the process': Case('87', files(head='import resource, signal\nresource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.setitimer(signal.ITIMER_REAL, .2)\n'), 'crash no_result launch_error wrong_result tamper'),
     'settings of the device': Case('88', files('subprocess.run(["nvidia-smi", "-lgc", "300"])\nRUN', 'import subprocess\n'), 'process_spawn crash'),
 }
