@@ -184,9 +184,11 @@ def watch_events(home: str, notes: dict, library: str = '', own=None):
         elif event in ('os.remove', 'os.rename', 'os.mkdir', 'os.rmdir', 'os.truncate', 'shutil.rmtree') and outside(args[0]):
             notes.setdefault('path_escape', 'it changes files outside of its folder')
         elif event in ('subprocess.Popen', 'os.fork', 'os.forkpty', 'os.exec', 'os.posix_spawn', 'os.spawn', 'os.system', 'pty.spawn'):
-            if own is None or not own(event, args): notes.setdefault('process_spawn', 'it starts a process; compute in the kernel')
+            if own is None or not own(event, args):
+                what = f' ({os.path.basename(str(args[0]))})' if args and args[0] else ''
+                notes.setdefault('process_spawn', f'it starts a process{what}; compute in the kernel')
         elif event == 'ctypes.dlopen' and args[0] != library or event == 'ctypes.dlsym' and getattr(args[0], '_name', None) != library:
-            if own is None: notes.setdefault('foreign_library', 'it calls another library through ctypes; compute in your own kernel')
+            notes.setdefault('foreign_library', 'it calls another library through ctypes; compute in your own kernel')
         elif event == 'socket.__new__' and args[1] in (socket.AF_INET, socket.AF_INET6):
             notes.setdefault('tamper', 'it opens a connection to the network; a candidate has no need of one')
     sys.addaudithook(hook)

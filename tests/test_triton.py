@@ -242,6 +242,7 @@ REFUSED = {   # what it does: (candidate for RMS, words of which one is right)
     'cache by address': (one(CACHE, KERNEL), 'stale_output wrong_result'),
     'writes its input': (one(RUN.replace('rms[(x.shape[0],)](out', 'rms[(x.shape[0],)](x'), KERNEL), 'input_mutated wrong_result incomplete_output'),
     'numpy': (one(RUN, KERNEL, head='import numpy\n'), 'foreign_library'),
+    'a library through ctypes': (one('ctypes.CDLL("libm.so.6")\n' + RUN, KERNEL, head='import ctypes\n'), 'foreign_library'),
     'numpy by a tensor': (one('return torch.from_numpy(x.numpy())', KERNEL), 'foreign_library crash'),
     'a process': (one('import subprocess; subprocess.run(["true"])\n' + RUN, KERNEL), 'process_spawn'),
     'a process called ptxas': (one('subprocess.run(["./ptxas", "--version"])\n' + RUN, KERNEL, head=FAKE), 'process_spawn'),
