@@ -7,7 +7,8 @@ Docs: https://example.github.io/cuda_agent_lab/draws.html.md"""
 # %% auto #0
 __all__ = ['VARIANTS', 'PRODUCTS', 'LOWER', 'TaskInvalid', 'like', 'Draw', 'changed', 'vary', 'redraw_constants', 'keep_variance',
            'Reference', 'low', 'LowProducts', 'entitle', 'same', 'precision_of', 'gate', 'is_plain', 'kappas',
-           'is_random', 'close', 'variation', 'cancellation', 'reach', 'usable', 'worst_group', 'make_draws']
+           'is_random', 'close', 'variation', 'cancellation', 'in_float64', 'reach', 'usable', 'worst_group',
+           'make_draws']
 
 # %% ../nbs/12_draws.ipynb #9973a40a
 import copy, math, random, time
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
-from .compare import EPS32, Expected, expected
+from .compare import EPS32, EPS64, Expected, expected
 from .tasks import Task, load_module
 from .wire import decode, encode, run, spec_of
 from .worker import short_of_memory
@@ -115,6 +116,7 @@ class Reference:
         self.rotate = rotate          # False: always construct anew, so that a seed gives the same weights whatever was judged before
         self.device, self.precision, self.dtype = device, precision, torch.bfloat16 if precision == 'bf16' else None
         self.wide, self.stateful, self.kappa, self.varies, self.model, self.in_place = 1.0, False, [], [], None, None
+        self.deep = []                # of each output: whether it is float64 and computed so
         self.notes, self.gain = {}, False         # gain: the weights keep the variance
         try:
             torch.manual_seed(seed)
@@ -241,6 +243,7 @@ def _fill(self: Reference, draw: Draw) -> Draw:
     refs, ref_after = (truth[1], truth[2]) if truth else (outs, after)
     draw.out_tree, draw.kinds = tree, [type(t).__module__ + '.' + type(t).__name__ for t in outs]
     draw.outs = [expected(r.detach(), o.detach()) for r, o in zip(refs, outs)]
+    for e, deep in zip(draw.outs, self.deep): e.eps = EPS64 if deep else EPS32
     if self.in_place is None: self.in_place = [not same(a, t) for a, t in zip(after, draw.tensors)]
     draw.after = [expected(r, a) if w else None for w, r, a in zip(self.in_place, ref_after, after)]
     if self.precision == 'tf32':
@@ -311,6 +314,7 @@ def gate(ref: Reference, seeds: list[int]):
         ref.notes['weights'] = 'weights scaled to keep the variance: with its own the output does not depend on the inputs'
         ref.build(ref.init_seed)
         return gate(ref, seeds)
+    ref.deep = in_float64(ref, a)
     longest = max([reach(ref, a), *(n for t in (*a.tensors, *ref.state.values()) for n in t.shape)])
     ratios, ref.walk = cancellation(ref, a), math.sqrt(longest)/2
     ref.absolute = [k*e.rms for k, e in zip(ratios, a.outs)]
@@ -372,6 +376,17 @@ def cancellation(ref: Reference, a: Draw) -> list[float]:
     return ones
 
 # %% ../nbs/12_draws.ipynb #8b66a700
+@torch.no_grad()
+def in_float64(ref: Reference, a: Draw) -> list[bool]:
+    "Of each output whether it is float64 and computed so: it feels a change of 1e-10 in all inputs. Empty where none is."
+    if ref.model64 is None or all(e.eager.dtype != torch.float64 for e in a.outs): return []
+    moved = [like(t, torch.float64) if t.is_floating_point() else t for t in a.tensors]
+    for t in moved:
+        if t.is_floating_point(): run(t).mul_(1 + 1e-10)
+    truth = ref.truth(moved, a.tree)
+    return [e.eager.dtype == torch.float64 and o.shape == e.ref.shape and float((o != e.ref).double().mean()) > .1 for o, e in zip(truth[1], a.outs)] if truth else []
+
+
 @torch.no_grad()
 def reach(ref: Reference, a: Draw) -> int:
     "How many elements of one input an output element depends on, about; 1 where it cannot be told."
