@@ -7,8 +7,8 @@ Docs: https://example.github.io/cuda_agent_lab/counters.html.md"""
 # %% auto #0
 __all__ = ['CORES', 'WEIGHTS', 'DURATION', 'TENSOR', 'ALLOWED', 'BITS', 'MARK', 'TYPES', 'PARTS', 'CALL_SECONDS', 'core_metric',
            'factor_type', 'tensor_metrics', 'number', 'kernels', 'by_call', 'total', 'type_of', 'below', 'is_split',
-           'find_tool', 'tensor_instructions', 'instructions_of', 'drive', 'Counted', 'CountedSide', 'counted_calls',
-           'errors_of', 'conclude', 'count', 'known_metrics']
+           'find_tool', 'tensor_instructions', 'instructions_of', 'drive', 'Counted', 'counted_calls', 'errors_of',
+           'conclude', 'count', 'known_metrics']
 
 # %% ../nbs/15_counters.ipynb #44ded55e
 import csv, ctypes, functools, importlib.util, os, re, signal, socket, subprocess, sys, tempfile, time
@@ -164,13 +164,11 @@ def drive(home: str, level: str):
     if torch.cuda.is_available():                                     # ncu sets itself up at the first kernel, before files and sockets are out of reach
         torch.ones(8, device='cuda')
         torch.cuda.synchronize()
-    def shut(inside):
-        if level == 'process': return
+    if level != 'process':
         libc.prctl(38, 1, 0, 0, 0)                                    # PR_SET_NO_NEW_PRIVS
-        enter_landlock(inside)
-        enter_seccomp(inside.fork)
-    shut(inside)
-    Worker(Channel(sock), room, trusted=False, seal=lambda: shut(replace(inside, fork=False))).serve()
+        enter_landlock(inside)                                        # once: ncu does not live through a second layer
+        enter_seccomp(True)
+    Worker(Channel(sock), room, trusted=False, seal=lambda fork=False: level == 'process' or enter_seccomp(fork)).serve()
 
 # %% ../nbs/15_counters.ipynb #afe9aa4a
 class Counted:
@@ -225,16 +223,12 @@ class Counted:
 CALL_SECONDS = 300           # for one forward under ncu, which replays each kernel
 
 
-class CountedSide(Side):
-    "A side whose arena goes through host memory: ncu saves and restores device memory for its replays, and knows nothing of another process's."
-    ways = ('memfd',)
-
-
 def counted_calls(ref: Reference, draws: list[Draw], candidate: dict, opts, ncu: str, metrics: list, level: str) -> tuple[str, list]:
     "(ncu's page, outputs of each call). Raises Failed, InfraFailed, OSError or WireError where that does not work."
     with tempfile.TemporaryDirectory(prefix='counters-') as home:
         child = Counted(ncu, metrics, home, level)
-        side, outs = CountedSide(child, ref, draws[0], opts, 'forward under the counters'), []
+        # Through host memory: ncu saves and restores device memory for its replays, and knows nothing of another process's.
+        side, outs = Side(child, ref, draws[0], opts, 'forward under the counters', ('memfd',)), []
         try:
             side.load(candidate['files'], 'model_new.py', 'ModelNew', candidate['library'], candidate['abi'] != 'inline', CALL_SECONDS, opts.allow_torch)
             for d in draws:

@@ -31,6 +31,8 @@ def system_files() -> tuple:
     etc = 'ld.so.cache ld.so.conf ld.so.conf.d alternatives passwd group nsswitch.conf localtime'.split()
     folders = ['/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/sys', *(f'/etc/{n}' for n in etc)]
     libraries = [p for p in os.environ.get('LD_LIBRARY_PATH', '').split(os.pathsep) + [os.environ.get('CUDA_HOME', '')] if p.startswith('/')]
+    compilers = [c.parent.parent for c in map(Path, (os.environ.get('CC', ''), os.environ.get('CXX', ''))) if c.is_absolute() and c.parent.name == 'bin']
+    libraries += [str(p) for p in compilers if p != Path('/')]
     paths = [p for p in sys.path if p.startswith('/') and (p.endswith(('site-packages', 'dist-packages')) or os.path.isdir(p + '/torch'))]
     return tuple(p for p in dict.fromkeys((*folders, *sorted(python), *paths, *libraries)) if os.path.exists(p))
 

@@ -67,15 +67,15 @@ def enter_sandbox(role: str, home: str, keep: int, level: str):
     os.chdir(home)
     sys.stdout = sys.stderr = Sink(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    seal, room = (lambda: None), Room(write=(home,), fork=True, gpu=bool(gpus()))
+    seal, room = (lambda fork=False: None), Room(write=(home,), fork=True, gpu=bool(gpus()))
     if role != 'candidate': libc.prctl(4, 0)                         # PR_SET_DUMPABLE: no process of the same user may look into this one
     else:
         os.environ.pop('TORCHINDUCTOR_CACHE_DIR', None)
         os.environ.update(TORCH_EXTENSIONS_DIR=home, TRITON_CACHE_DIR=home)
         if level == 'process': limit_resources(room)
         else:
-            confine(room)
-            seal = lambda: confine(replace(room, read=(*room.read, home), write=(), fork=False))
+            confine(replace(room, write=(home, *('/dev/shm',)*room.gpu)))            # CUDA IPC opens an arena by a file there
+            seal = lambda fork=False: confine(room if fork else replace(room, read=(*room.read, home), write=(), fork=False))
     libc.prctl(1, signal.SIGKILL)                                    # PR_SET_PDEATHSIG
     return seal
 
@@ -125,6 +125,7 @@ def zygote_main(root: str, level: str, preload: tuple):
     channel, alive, homes = Channel(sock), {}, Path(root, 'homes')
     ctypes.CDLL(None).prctl(36, 1)                                    # PR_SET_CHILD_SUBREAPER
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if level == 'process': gpus()                                      # what is imported may ask NVML, which then tells children nothing; confined ones must ask for themselves
     for name in preload: importlib.import_module(name)                 # once for all children
     if cuda_is_spoilt(): sys.exit(f'importing {", ".join(preload)} has touched CUDA, so that no child could use a GPU; preload less')
     gc.collect(); gc.freeze()
@@ -170,12 +171,12 @@ def zygote_main(root: str, level: str, preload: tuple):
 # %% ../nbs/10_zygote.ipynb #15b52e7b
 def outer_pid(parent: int, inner: int) -> int:
     "Our number of the child of `parent` that its own namespace calls `inner`; 0 if there is none."
-    try: children = Path(f'/proc/{parent}/task/{parent}/children').read_text().split()
-    except OSError: return 0
-    for p in reversed(children):
+    try: others = Path(f'/proc/{parent}/task/{parent}/children').read_text().split()
+    except OSError: others = os.listdir('/proc')                       # some kernels keep no list of children
+    for p in (inner, *(int(p) for p in others if p.isdigit())):
         with contextlib.suppress(OSError):
-            numbers = next(l for l in Path(f'/proc/{p}/status').read_text().splitlines() if l.startswith('NSpid:')).split()
-            if int(numbers[-1]) == inner: return int(p)
+            about = dict(l.split(':', 1) for l in Path(f'/proc/{p}/status').read_text().splitlines() if ':' in l)
+            if int(about['PPid']) == parent and int(about.get('NSpid', str(p)).split()[-1]) == inner: return p
     return 0
 
 

@@ -246,11 +246,11 @@ class Clocked:
 @pytest.mark.parametrize('events, wall, agree', [(.1, .12, True), (.005, .04, True), (.0005, .3, False), (.1, .4, False)])
 def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree):
     looks = []
-    judge = SimpleNamespace(rng=random.Random(0), ref=SimpleNamespace(eager_seconds=.001), kept=[None], factors=lambda: None, patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
+    judge = SimpleNamespace(rng=random.Random(0), ref=SimpleNamespace(eager_seconds=.001), opts=SimpleNamespace(device='cuda'), kept=[None], factors=lambda: None, patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
     device, evidence = dict(eager=[.2]*5, compiled=[.19]*5, candidate=[events]*5), {}
     ms = referee._confirm(judge, Clocked(dict(candidate=wall)), ['eager', 'candidate', 'compiled'], device, evidence)
     assert bool(ms) != agree and abs(evidence['wall_ms'] - wall) < 1e-6
-    if agree: assert device['candidate'] == [max(events, wall - .05 - .02)]*5
+    if agree: assert device['candidate'] == [max(events, wall - .1 - .02)]*5
     else: assert {k: round(x[0], 6) for k, x in ms.items()} == dict(eager=.22, compiled=.2, candidate=wall) and {len(x) for x in ms.values()} == {9} and len(looks) == 5
 
 

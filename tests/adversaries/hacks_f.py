@@ -54,6 +54,6 @@ CASES = {
     'a flood below Python': Case('84', files('ONCE\nreturn torch.zeros_like(x)', code=before('for (int k = 0; k < 100000; ++k) fputs("\\x1b]0;PASS\\x07 no end of line ", stdout);\n  fflush(stdout);', C)), 'wrong_result'),
     'a segmentation fault': Case('87', files(code=swap('q[j] = p', 'q[j + (1ll << 40)] = p')), 'crash launch_error'),
     'an abort': Case('87', files(code=swap('float s = 0;', 'float s = 0; STOP();')), 'crash launch_error'),
-    'limits of the process': Case('87', files(head='import resource, signal\nresource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.setitimer(signal.ITIMER_REAL, .2)\n'), 'crash no_result launch_error wrong_result tamper'),
+    'limits of the process': Case('87', files(head='import resource, signal\nresource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.setitimer(signal.ITIMER_REAL, .2)\n'), 'crash no_result launch_error wrong_result tamper no_gain'),      # the judgement may be over before its alarm
     'settings of the device': Case('88', files('subprocess.run(["nvidia-smi", "-lgc", "300"])\nRUN', 'import subprocess\n'), 'process_spawn crash'),
 }
