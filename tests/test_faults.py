@@ -1,0 +1,56 @@
+"""The faults of tools/faults.py, a few of each: the pool tells the truth or says that it cannot, and leaves nothing behind."""
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent/'tools'))
+import faults
+
+
+def quiet(text): pass
+
+
+def test_kills_at_random_moments():
+    f = faults.kills(6, 'cpu', 1, quiet)
+    assert f['ok'] and sum(f['kills'].values()) == 6 and sum(f['verdicts'].values()) >= 6, f
+
+
+def test_a_full_disk():
+    f = faults.disk('cpu', quiet)
+    assert f['ok'] and (f.get('skipped') or len(f['verdicts']) == 9), f
+
+
+def test_interrupts_leave_nothing():
+    f = faults.interrupts(2, 'cpu', 1, quiet)
+    assert f['ok'] and f['interrupts'] == sum(f['exit_statuses'].values()) == 2, f
+
+
+def test_many_candidates_for_one_judge():
+    f = faults.row(40, 'cpu', 1, quiet)
+    assert f['ok'] and [p['after'] for p in f['points']] == [10, 20, 40], f
+
+
+def test_what_stays_is_seen(tmp_path):
+    """The negative control: a process, a file and a wrong verdict are told."""
+    with faults.Watched() as watched:
+        p = subprocess.Popen(['sleep', '60'], env=os.environ | dict(TMPDIR=watched.folder))
+        Path(watched.folder, 'litter').touch()
+        left = watched.left(.5)
+        p.kill(); p.wait()
+        assert any('sleep' in s for s in left['processes']) and left['files'] == ['litter']
+        Path(watched.folder, 'litter').unlink()
+        assert not any(watched.left().values())
+    assert not Path(watched.folder).exists()
+    grown = faults.usage(os.getpid())
+    kept = [open(os.devnull) for _ in range(5)], bytearray(os.urandom(1 << 20)*32)
+    time.sleep(.01)
+    now = faults.usage(os.getpid())
+    assert now['files'] == grown['files'] + 5 and now['mib'] > grown['mib'] + 24 and kept
+
+
+def test_a_wrong_verdict_is_told(monkeypatch):
+    monkeypatch.setattr(faults, 'candidate', lambda right, target, real=faults.candidate: real(not right, target))
+    f = faults.row(10, 'cpu', 1, quiet)
+    assert not f['ok'] and len(f['wrong']) == 10, f
