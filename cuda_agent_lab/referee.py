@@ -22,7 +22,7 @@ from .compare import compare
 from .compilers import device_of
 from .counters import count
 from .draws import Draw, Reference, TaskInvalid, gate, is_plain, kappas, make_draws, precision_of, same, usable
-from .exchange import WAYS, Failed, InfraFailed, Side, check_honest, check_structure, describe_error, forbidden_symbols, imports_the_lab
+from .exchange import WAYS, Failed, InfraFailed, Side, check_honest, check_structure, describe_error, ended, forbidden_symbols, imports_the_lab
 from .exchange import rejected, scaled, threads_of
 from .timing import LOOKS, THRESHOLDS, decided, paired_ratio, summarise
 from .verdict import UNGRADED, Verdict, milestone, plain
@@ -337,6 +337,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
         if n >= 5 and self.enough(n, began, device if side.cuda else ms, opts): break
     used, spent = (sum(x) for x in zip(*busy))
     if used > 2e6 + IDLE*1e6*spent:
+        if side.child.exit() is not None: raise ended(side.child, side.what)           # to be killed takes time as well
         raise rejected('tamper', f'it takes {used/1e6/spent:.2f} of a core while others are timed; end all work, and all threads, within forward')
     return ms, device
 

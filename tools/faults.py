@@ -98,7 +98,7 @@ class Watched:
         "What stayed after the work has ended; waits a little for processes that are just ending."
         end = time.monotonic() + seconds
         while True:
-            files = [str(p.relative_to(self.folder)) for p in Path(self.folder).rglob('*') if 'cache' not in p.relative_to(self.folder).parts]
+            files = [str(p.relative_to(self.folder)) for p in Path(self.folder).rglob('*') if 'cache' not in p.relative_to(self.folder).parts and p.suffix != '.lock']      # a device's lock stays for others
             out = dict(processes=survivors({self.folder}), files=files[:20], shared=sorted(set(os.listdir('/dev/shm')) - self.shared), device_mib=max(0, device_bytes() - self.device) >> 20)
             if not any(out.values()) or time.monotonic() > end: return out
             time.sleep(.2)
@@ -210,9 +210,9 @@ def interrupts(number: int, target: str, seed: int, say=print) -> dict:
     rng, ends, slow, stayed = random.Random(seed), collections.Counter(), 0., []
     with Watched() as watched:
         home = Path(watched.folder, 'cache')
-        folder = make_workspace(TASK, home/'work')
+        folder = make_workspace(home/'work', TASK, target)
         write_candidate(folder, candidate(True, target))
-        argv, env = [sys.executable, '-m', 'cuda_agent_lab.cli', 'judge', str(folder), '--target', target], os.environ | dict(CALAB_CACHE=str(home/'builds'))
+        argv, env = [sys.executable, '-m', 'cuda_agent_lab.cli', 'judge', str(folder), '--target', target, '--no-compile'], os.environ | dict(CALAB_CACHE=str(home/'builds'))
         t = time.monotonic()
         first = subprocess.run(argv, env=env, capture_output=True, text=True)
         whole = time.monotonic() - t
