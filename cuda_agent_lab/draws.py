@@ -7,8 +7,8 @@ Docs: https://example.github.io/cuda_agent_lab/draws.html.md"""
 # %% auto #0
 __all__ = ['VARIANTS', 'PRODUCTS', 'LOWER', 'FEW', 'TaskInvalid', 'like', 'Draw', 'is_plain', 'changed', 'vary',
            'redraw_constants', 'keep_variance', 'Reference', 'low', 'LowProducts', 'entitle', 'same', 'precision_of',
-           'gate', 'kappas', 'is_random', 'close', 'variation', 'cancellation', 'in_float64', 'reach', 'usable',
-           'worst_group', 'make_draws']
+           'gate', 'kappas', 'is_random', 'close', 'Adding', 'variation', 'cancellation', 'in_float64', 'reach',
+           'usable', 'worst_group', 'make_draws']
 
 # %% ../nbs/12_draws.ipynb #9973a40a
 import copy, math, random, time
@@ -121,7 +121,7 @@ class Reference:
         self.rotate = rotate          # False: always construct anew, so that a seed gives the same weights whatever was judged before
         self.device, self.precision, self.dtype = device, precision, torch.bfloat16 if precision == 'bf16' else None
         self.wide, self.stateful, self.kappa, self.varies, self.model, self.in_place = 1.0, False, [], [], None, None
-        self.deep, self.usual = [], []       # of each output: whether it is float64 and computed so; rms over draws, where one draw's is a matter of luck
+        self.deep = []                # of each output: whether it is float64 and computed so
         self.notes, self.gain = {}, False         # gain: the weights keep the variance
         try:
             torch.manual_seed(seed)
@@ -249,7 +249,6 @@ def _fill(self: Reference, draw: Draw) -> Draw:
     draw.out_tree, draw.kinds = tree, [type(t).__module__ + '.' + type(t).__name__ for t in outs]
     draw.outs = [expected(r.detach(), o.detach()) for r, o in zip(refs, outs)]
     for e, deep in zip(draw.outs, self.deep): e.eps = EPS64 if deep else EPS32
-    for e, usual in zip(draw.outs, self.usual if is_plain(draw) else ()): e.rms = max(e.rms, min(usual, 10*e.rms))
     if self.in_place is None: self.in_place = [not same(a, t) for a, t in zip(after, draw.tensors)]
     draw.after = [expected(r, a) if w else None for w, r, a in zip(self.in_place, ref_after, after)]
     if self.precision == 'tf32':
@@ -287,9 +286,6 @@ def precision_of(ref: Reference, draw: Draw, i: int, out: torch.Tensor) -> str:
     return ''
 
 # %% ../nbs/12_draws.ipynb #0ca88ff0
-FEW = 32                     # elements of an output whose rms says little
-
-
 def gate(ref: Reference, seeds: list[int]):
     "Raise TaskInvalid unless the task can judge; set `stateful`, `kappa` and `varies` of the reference."
     a = ref.draw(seeds[0], 'gate')
@@ -323,7 +319,7 @@ def gate(ref: Reference, seeds: list[int]):
         ref.notes['weights'] = 'weights scaled to keep the variance: with its own the output does not depend on the inputs'
         ref.build(ref.init_seed)
         return gate(ref, seeds)
-    ref.deep, ref.usual = in_float64(ref, a), [math.hypot(x.rms, y.rms)/2**.5 if x.floating and x.ref.numel() < FEW else 0.0 for x, y in zip(a.outs, b.outs)]
+    ref.deep = in_float64(ref, a)
     longest = max([reach(ref, a), *(n for t in (*a.tensors, *ref.state.values()) for n in t.shape)])
     ratios, ref.walk = cancellation(ref, a), math.sqrt(longest)/2
     ref.absolute = [k*e.rms for k, e in zip(ratios, a.outs)]
@@ -353,6 +349,17 @@ def close(x, y, e: Expected) -> bool:
     return x.numel() == 0 or float((x - y).square().mean().sqrt()) <= 1e-4*e.rms + min(4*e.eager_rms, .05*e.rms)
 
 # %% ../nbs/12_draws.ipynb #13713680
+FEW = 32                     # elements of an output, a loss say, that is taken to be a difference if there is one
+
+
+class Adding(TorchDispatchMode):
+    "Subtractions add magnitudes: what a difference of large numbers was made of."
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        if name in ('sub', 'rsub') and kwargs.get('alpha', 1) == 1 and len(args) == 2: return abs(args[0]) + abs(args[1])
+        return abs(args[0]) if name == 'neg' else func(*args, **kwargs)
+
+
 def variation(a: Expected, b: Expected) -> float|None:
     "rms of the difference between two draws over sqrt(2): inf where it cannot be told, 0 for equal integers."
     if a.ref.shape != b.ref.shape: return math.inf
@@ -363,21 +370,24 @@ def variation(a: Expected, b: Expected) -> float|None:
 
 @torch.no_grad()
 def cancellation(ref: Reference, a: Draw) -> list[float]:
-    "kappa per output: rms with absolute values of all inputs and parameters over the plain rms, at least 1."
+    "kappa per output: rms with absolute values of all inputs and parameters over the plain rms, at least 1. Outputs of few elements: also with differences that add."
     ones = [1.0]*len(a.outs)
     if ref.model64 is None: return ones
     for p in ref.model64.parameters(): p.abs_()
-    try:
-        out = ref.truth([changed(t, torch.Tensor.abs_) if t.is_floating_point() and t.numel() else t for t in a.tensors], a.tree)
-        ones = [max(1.0, min(float(r.square().mean().sqrt())/max(e.rms, 1e-300), 1e4)) if e.floating and r.numel() else 1.0
-                for r, e in zip(out[1], a.outs)]
-        ones = [k if math.isfinite(k) else 1.0 for k in ones]
-    except Exception as e:
-        if short_of_memory(e): raise
-        ones = [1.0]*len(a.outs)
+    magnitudes = [changed(t, torch.Tensor.abs_) if t.is_floating_point() and t.numel() else t for t in a.tensors]
+    def grown(few: bool) -> list[float]:
+        try: out = ref.truth(magnitudes, a.tree)
+        except Exception as e:
+            if short_of_memory(e): raise
+            return ones
+        found = [float(r.square().mean().sqrt())/max(e.rms, 1e-300) if e.floating and r.numel() and (not few or r.numel() < FEW) else 1.0 for r, e in zip(out[1], a.outs)]
+        return [max(1.0, min(k, 1e4)) if math.isfinite(k) else 1.0 for k in found]
+    whole, few = grown(False), ones
+    if ref.model64 is not None and any(e.floating and e.ref.numel() < FEW for e in a.outs):
+        with Adding(): few = grown(True)
     if ref.model64 is not None:
         for k, v in ref.model64.state_dict().items(): v.copy_(ref.state[k])
-    return ones
+    return [max(x, y) for x, y in zip(whole, few)]
 
 # %% ../nbs/12_draws.ipynb #8b66a700
 @torch.no_grad()
