@@ -6,10 +6,10 @@ Docs: https://example.github.io/cuda_agent_lab/zygote.html.md"""
 
 # %% auto #0
 __all__ = ['KEEP_ENV', 'MAX_OUTPUT', 'worker_env', 'Sink', 'enter_sandbox', 'child', 'orphans', 'kill_group', 'tail',
-           'cuda_is_spoilt', 'zygote_main', 'outer_pid', 'Child', 'Zygote']
+           'cuda_is_spoilt', 'zygote_main', 'outer_pid', 'Child', 'end_all', 'Zygote']
 
 # %% ../nbs/10_zygote.ipynb #a5909f25
-import contextlib, ctypes, gc, importlib, os, random, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time
+import contextlib, ctypes, gc, importlib, os, random, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time, weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -208,11 +208,21 @@ class Child:
         return self.status
 
 # %% ../nbs/10_zygote.ipynb #648b25f2
+def end_all(started: list, root: str):
+    "End the processes of a list, and remove a folder."
+    for p in started:
+        if p.poll() is None:
+            kill_group(p.pid)
+            p.wait()
+    shutil.rmtree(root, ignore_errors=True)
+
+
 class Zygote:
     "Starts the warm parent and asks it for children. Thread-safe. Raises OSError or WireError when it cannot be started or has gone."
     def __init__(self, cache: str|Path|None = None, preload: tuple = ('torch._dynamo',), start_timeout: float = 120.,
                  level: str = 'process'):             # isolation of the candidates among its children
-        self.root, self.level, self.lock = tempfile.mkdtemp(prefix='calab-'), level, threading.Lock()
+        self.root, self.level, self.lock, started = tempfile.mkdtemp(prefix='calab-'), level, threading.Lock(), []
+        self.remove = weakref.finalize(self, end_all, started, self.root)                # also when an interrupt comes before anybody could close it
         homes = Path(self.root, 'homes')
         homes.mkdir()
         paths = [str(Path(cuda_agent_lab.__path__[0]).absolute().parent), *filter(None, os.environ.get('PYTHONPATH', '').split(os.pathsep))]
@@ -225,6 +235,7 @@ class Zygote:
             server.bind(f'{self.root}/socket')
             server.listen(1)
             self.process = subprocess.Popen(argv, env=env, cwd=self.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            started.append(self.process)
             sock = self.accept(server, time.monotonic() + start_timeout)
         self.pid = struct.unpack('3i', sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]         # of the zygote itself, as we number processes
         self.channel = Channel(sock)
@@ -280,4 +291,4 @@ class Zygote:
         else: self.kill()                              # it was never connected
         try: self.process.wait(10)
         except subprocess.TimeoutExpired: self.kill()
-        shutil.rmtree(self.root, ignore_errors=True)
+        self.remove()

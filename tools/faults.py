@@ -1,12 +1,13 @@
 """Does the judge stay well? Its processes are killed, its disk is filled, its parent is interrupted, and one judge gets hundreds of candidates in a row.
 
   python tools/faults.py                              everything, about 15 minutes             -> figures/faults_cpu.json
-  python tools/faults.py kills --number 200           SIGKILL at a random moment of 200 judgements
+  python tools/faults.py kills                        SIGKILL at a random moment of 200 judgements
   python tools/faults.py disk                         judgements while the disk of all temporary folders and of the cache is full
-  python tools/faults.py interrupts --number 20       Ctrl-C at a random moment of `calab judge`
-  python tools/faults.py row --number 500             500 candidates in a row for one judge: memory and file handles
+  python tools/faults.py interrupts                   Ctrl-C at a random moment of `calab judge`
+  python tools/faults.py row                          500 candidates in a row for one judge: memory and file handles
 
---target cuda runs them on a GPU (-> figures/faults_cuda.json), --seed N chooses the moments. Exit status: 1 when something was wrong: a verdict that is not the candidate's,
+A single one replaces its part of the file. --number N takes another number, and nothing is kept; --target cuda runs them on a GPU (-> figures/faults_cuda.json), --seed N
+chooses the moments. Exit status: 1 when something was wrong: a verdict that is not the candidate's,
 a process or a file that stayed, a limit that was passed, memory that grew."""
 import argparse, collections, datetime, json, os, random, shutil, signal, subprocess, sys, tempfile, threading, time
 from pathlib import Path
@@ -213,13 +214,15 @@ def interrupts(number: int, target: str, seed: int, say=print) -> dict:
         folder = make_workspace(home/'work', TASK, target)
         write_candidate(folder, candidate(True, target))
         argv, env = [sys.executable, '-m', 'cuda_agent_lab.cli', 'judge', str(folder), '--target', target, '--no-compile'], os.environ | dict(CALAB_CACHE=str(home/'builds'))
-        t = time.monotonic()
-        first = subprocess.run(argv, env=env, capture_output=True, text=True)
-        whole = time.monotonic() - t
+        for _ in range(2):                                               # the second has its build
+            t = time.monotonic()
+            first = subprocess.run(argv, env=env, capture_output=True, text=True)
+            whole = time.monotonic() - t
         if first.returncode: return dict(ok=False, error=(first.stdout + first.stderr)[-1000:])
         for k in range(number):
-            p = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
-            time.sleep(rng.uniform(0, whole))
+            p = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))        # a shell's background jobs ignore it
+            time.sleep(rng.uniform(0, .9*whole))
             start = time.monotonic()
             os.killpg(p.pid, signal.SIGINT)                          # as a terminal sends it: to all in the foreground
             try: said = p.communicate(timeout=LIMIT)[1]
@@ -283,10 +286,12 @@ def main() -> int:
         t = time.monotonic()
         found[name] = todo[name]() | dict(seconds=round(time.monotonic() - t))
         print(name, json.dumps(found[name]), flush=True)
-    if not args.what:
+    if args.number is None:
+        path = args.out/f'faults_{args.target}.json'
+        kept = json.loads(path.read_text()) if args.what and path.exists() else {}
         about = dict(command=f'python tools/faults.py{" --target cuda" if args.target == "cuda" else ""}', date=datetime.date.today().isoformat(), device=device_name(args.target), torch=torch.__version__)
         args.out.mkdir(parents=True, exist_ok=True)
-        (args.out/f'faults_{args.target}.json').write_text(json.dumps(about | found, indent=1) + '\n')
+        path.write_text(json.dumps(kept | about | found, indent=1) + '\n')
     return int(not all(f['ok'] for f in found.values()))
 
 
