@@ -8,7 +8,8 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 __all__ = ['ALLOWED_OPS', 'FOREIGN_EXIT', 'KEYS', 'CUDA_KEYS', 'FOREIGN', 'is_allowed', 'OperatorWatch', 'forbidden_operators',
            'forbid_operators', 'ForeignLibrary', 'foreign', 'lent', 'disarm', 'hide_libraries', 'threads_inherit',
            'watch_events', 'callables', 'replaced', 'tidy', 'short_of_memory', 'describe', 'put_extension',
-           'last_error', 'limit_memory', 'write_files', 'load_class', 'copy_state', 'CacheLines', 'Worker', 'wait_go']
+           'last_error', 'limit_memory', 'write_files', 'load_class', 'copy_state', 'CacheLines', 'Worker', 'wait_go',
+           'put']
 
 # %% ../nbs/09_worker.ipynb #e9f8e942
 import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, threading, time, traceback, types
@@ -494,10 +495,8 @@ def _call(self: Worker, m: dict, fds: list):
                 events[1].record()
                 torch.cuda.synchronize()
         if m['deliver'] and (cuda or not m['empty']):
-            self.out, threads = [torch.empty(s, dtype=getattr(torch, d), device=self.device) for d, s in self.handed] if m['empty'] else out, torch.get_num_threads()
-            torch.set_num_threads(1)             # to wake the others costs more in a process that has let them sleep
+            self.out = [torch.empty(s, dtype=getattr(torch, d), device=self.device) for d, s in self.handed] if m['empty'] else out
             handed = self.collect({}, ())
-            torch.set_num_threads(threads)
     except BaseException as e: error = self.compiler_says(e) or self.describe(e)
     sock.sendall(nonce if error is None and not self.foreign else b'\xff'*8)
     if error is None and (problem := self.last_error()):                      # a pybind binding may launch and not look
@@ -533,6 +532,13 @@ def _compiler_says(self: Worker, e: BaseException) -> dict|None:
 Worker.kernels, Worker.compiler_says = _kernels, _compiler_says
 
 # %% ../nbs/09_worker.ipynb #fcd6e2b8
+def put(to: torch.Tensor, t: torch.Tensor):
+    "Copy `t` into the arena. On the CPU in one piece, where it lies in one: OpenMP's threads sleep on, and to wake them takes longest in a process that has let them sleep."
+    plain = torch.Tensor.is_contiguous(t) and to.is_contiguous() and t.device.type == to.device.type == 'cpu' and t.dtype == to.dtype and t.shape == to.shape
+    if plain and not t.is_conj() and not t.is_neg(): ctypes.memmove(to.data_ptr(), torch.Tensor.data_ptr(t), to.nbytes)
+    else: to.copy_(t)
+
+
 def _collect(self: Worker, m: dict, fds: list):
     "Describe the outputs of the last call and copy them, packed, into the outbox."
     out, self.out, tensors = self.out, None, []
@@ -544,7 +550,7 @@ def _collect(self: Worker, m: dict, fds: list):
     specs, end = layout(tensors, self.outbox[0], dense=True)
     if end > self.outbox[0] + self.outbox[1]: return info
     with torch.no_grad():
-        for t, s in zip(tensors, specs): at(self.memory, s).copy_(t)
+        for t, s in zip(tensors, specs): put(at(self.memory, s), t)
     if not self.local: self.arena[self.outbox[0]:end].copy_(self.memory[self.outbox[0]:end])
     if not self.local:
         for s in self.arg_specs: run(at(self.arena, s)).copy_(run(at(self.memory, s)))
