@@ -380,6 +380,7 @@ def cancellation(ref: Reference, a: Draw) -> list[float]:
         except Exception as e:
             if short_of_memory(e): raise
             return ones
+        if out is None: return ones
         found = [float(r.square().mean().sqrt())/max(e.rms, 1e-300) if e.floating and r.numel() and (not few or r.numel() < FEW) else 1.0 for r, e in zip(out[1], a.outs)]
         return [max(1.0, min(k, 1e4)) if math.isfinite(k) else 1.0 for k in found]
     whole, few = grown(False), ones
