@@ -23,7 +23,7 @@ from .isolation import Room, enter_landlock, enter_seccomp, limit_resources, sys
 from .compilers import find_nvcc
 from .draws import Draw, LowProducts, Reference, usable, vary
 from .exchange import Failed, InfraFailed, Side, check_structure, rejected
-from .wire import Channel, WireError, layout
+from .wire import Channel, WireError
 from .worker import Worker, short_of_memory, tidy
 from .zygote import kill_group
 
@@ -233,9 +233,9 @@ def counted_calls(ref: Reference, draws: list[Draw], candidate: dict, opts, ncu:
             side.load(candidate['files'], 'model_new.py', 'ModelNew', candidate['library'], candidate['abi'] != 'inline', CALL_SECONDS, opts.allow_torch)
             for d in draws:
                 side.write(d)
-                check_structure(side.call('candidate', CALL_SECONDS, collect=True, flush=True), d)
-                outs.append([side.at(s).clone() for s in layout([e.eager for e in d.outs], side.outbox[0], dense=True)[0]])
-                side.call('candidate', CALL_SECONDS, flush=True, empty=True)             # the mark behind it
+                check_structure(side.call('candidate', CALL_SECONDS, collect=True, cold=True), d)
+                outs.append([o.clone() for o in side.outputs(d)])
+                side.call('candidate', CALL_SECONDS, cold=True, empty=True)             # the mark behind it
             child.channel.close()
             if child.exit(120) is None: raise OSError('ncu did not end')
             if not kernels(page := child.page()): raise OSError(child.says() or 'ncu wrote nothing about any kernel')

@@ -6,8 +6,8 @@ Docs: https://example.github.io/cuda_agent_lab/referee.html.md"""
 
 # %% auto #0
 __all__ = ['COMPILE_SECONDS', 'TIMED', 'FIRST_CALL', 'AHEAD_SECONDS', 'INTERPRETED', 'DEVICE_CLOCK', 'WALL_CLOCK', 'CLOCK_STEP',
-           'HOST_MS', 'IDLE', 'PATTERN', 'PLAIN_CLOCK', 'CONTEXT', 'JudgeOptions', 'Judge', 'worst', 'small',
-           'device_name', 'versions']
+           'SPARE_MS', 'TRAIN_SECONDS', 'IDLE', 'PATTERN', 'PLAIN_CLOCK', 'TRAIN_CLOCK', 'CONTEXT', 'JudgeOptions',
+           'Judge', 'worst', 'small', 'device_name', 'versions']
 
 # %% ../nbs/16_referee.ipynb #58f1d117
 import importlib.metadata, importlib.util, math, os, platform, random, secrets, time
@@ -189,10 +189,10 @@ def _check(self: Judge, side: Side, draw: Draw, seconds: float, guard: bool, ans
     "Call the candidate on `draw` (or take the `answer` of a timed call) and raise Failed unless everything about it is right."
     if answer is None:
         side.write(draw)
-        answer = side.call('candidate', seconds, guard=guard, collect=True)
+        answer = side.call('candidate', seconds, guard=guard, collect=True, cold=True)
     if guard: self.operators = check_honest(answer, self.opts_now.allow_torch)
     check_structure(answer, draw)
-    inputs = [side.at(s) for s in side.arg_specs]
+    inputs = side.left()
     changed = [i for i, (v, t, e) in enumerate(zip(inputs, draw.tensors, draw.after)) if e is None and not same(v, t)]
     if changed: raise rejected('input_mutated', f'forward changes its input {changed[0]}, which the reference does not; write into a tensor of your own')
     outs = side.outputs(draw)
@@ -278,13 +278,15 @@ def _open_baseline(self: Judge, draw: Draw):
 Judge.start_baseline, Judge.open_baseline = _start_baseline, _open_baseline
 
 # %% ../nbs/16_referee.ipynb #eed4bc47
-DEVICE_CLOCK = 'CUDA events around forward, enqueued behind a delay (no launch gaps), cold (2 x L2 written before), fresh values'
+DEVICE_CLOCK = 'CUDA events around forward, enqueued before its inputs come (no launch gaps), cold (2 x L2 written before), fresh values'
 WALL_CLOCK = "the judge's wall clock around forward in a worker, fresh values"
 CLOCK_STEP = 5e-4            # ms: half a microsecond, the resolution of CUDA events
-HOST_MS = dict(cpu=.05, cuda=.1)      # ms by which the host's part of a call may be longer than eager's
+SPARE_MS = dict(cpu=.05, ipc=5e-4, memfd=.1)      # ms by which a forward may be longer by the second clock than eager's is: on a CPU; on a GPU in a train; or alone, copied through host memory
+TRAIN_SECONDS = .05          # that eager may take for a train
 IDLE = .1                    # of one core: what the candidate may take while others are timed
 PATTERN = 65521              # factors of the inputs of a timed call, repeated
 PLAIN_CLOCK = "the judge's wall clock around forward and the handing over of its outputs, fresh values; the samples report less than it"
+TRAIN_CLOCK = "the judge's wall clock around so many forwards in a row that are enqueued before their inputs come, less the same without forwards, warm, fresh values; the samples report less than it"
 
 
 def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
@@ -305,7 +307,7 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
     ratios = lambda clock: {k: paired_ratio(clock[k], clock['candidate'], tuple(opts.thresholds)) if k in names else None for k in ('eager', 'compiled')}
     speedup = ratios(clock)
     if wall and (second := ratios(wall))['eager']['median'] < speedup['eager']['median']:       # the second clock may only lower a result
-        clock, method, speedup = wall, PLAIN_CLOCK, second
+        clock, method, speedup = wall, TRAIN_CLOCK if side.gate else PLAIN_CLOCK, second
     evidence |= dict(null_us=round(self.null_us, 1), pairs=len(clock['candidate']), compile=self.compiled, faults={k: median(v) for k, v in self.faults.items()})
     return dict(timing={k: summarise(clock[k], method) if k in names else None for k in ('eager', 'compiled', 'candidate')},
                 speedup_eager=speedup['eager'], speedup_compile=speedup['compiled'], milestone=milestone(speedup['eager'], speedup['compiled'], True))
@@ -316,7 +318,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
     ms, device, self.faults, busy = {n: [] for n in names}, {n: [] for n in names}, {}, []
     sides = {n: side if n == 'candidate' else self.baseline for n in names}
     limit = {n: self.patience() if n == 'candidate' else 60 + self.patience() for n in names}
-    for n in names: sides[n].call(n, limit[n], flush=side.cuda)          # one call unguarded, to warm
+    for n in names: sides[n].call(n, limit[n], cold=True)          # one call unguarded, to warm
     if self.uneven is None: self.uneven = self.takes_factors()
     began, rng, n = time.monotonic(), self.rng, 0
     while True:
@@ -326,7 +328,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
             checked = n == looked and name == 'candidate'
             sides[name].write(plain_draw, factors)
             since = side.cpu_ns()
-            a = sides[name].call(name, limit[name], collect=checked, flush=side.cuda)
+            a = sides[name].call(name, limit[name], collect=checked, cold=True)
             if name != 'candidate': busy.append((side.cpu_ns() - since, a['ms']))
             ms[name].append(a['ms'])
             device[name].append(max(a['device_ms'], CLOCK_STEP) if side.cuda else math.nan)
@@ -381,42 +383,49 @@ def _check_timed(self: Judge, side: Side, plain_draw: Draw, factors: torch.Tenso
     self.check(side, d, 0, False, answer)
 
 # %% ../nbs/16_referee.ipynb #5f6a81f0
+def _train(self: Judge, side: Side, name: str, times: int, empty: bool = False, look: bool = False) -> float:
+    "So many forwards in a row, each on inputs of its own, that hand their outputs over: ms by the judge's clock. `look`: the outputs of one of them, nobody knows which, are checked."
+    draw, factors, slot = self.rng.choice(self.kept), [self.factors() for _ in range(times)], self.rng.randrange(times)
+    for i, f in enumerate(factors): side.write(draw, f, i)
+    a = side.call(name, times*self.patience(), empty=empty, collect=look, deliver=True, times=times, slot=slot)
+    if look: self.check_timed(side, draw, factors[slot], a)
+    return a['ms']
+
+
+def _second_clock(self: Judge, sides: dict, rounds: int, looks) -> dict:
+    "{name: [ms of a forward]}: trains of all sides in random order, less those that are empty."
+    times, base, ms = max(1, min(*(s.slots for s in sides.values()), int(TRAIN_SECONDS/self.ref.eager_seconds))), [], {n: [] for n in sides}
+    for n, s in sides.items():
+        if s.cuda: self.train(s, n, times)                                                      # what an empty one hands over is as large
+    for _ in range(rounds):
+        base.append(self.train(sides['eager'], 'eager', times, empty=True))
+        for n in self.rng.sample(list(sides), len(sides)): ms[n].append(self.train(sides[n], n, times, look=n == 'candidate' and next(looks, True)))
+    return {n: [max((t - median(base))/times, CLOCK_STEP) for t in v] for n, v in ms.items()}
+
+
+Judge.train, Judge.second_clock = _train, _second_clock
+
+# %% ../nbs/16_referee.ipynb #8d02d31a
 def _confirm(self: Judge, side: Side, names: list, samples: dict, evidence: dict) -> dict:
     """{name: [ms]} by the judge's own clock, for all sides, where the samples of the candidate report much less than it; {} where they agree.
 
-    In these calls the outputs are handed over before the clock stops: work that was put off, or a nonce that came back too early, is in them or shows in the outputs,
-    some of which, nobody knows which, are checked. On a GPU they have neither flush nor delay, behind which work on another stream could hide; what a process needs to
-    hand over as much blank memory is taken off. What is left to add is what is added for eager, and HOST_MS; on a GPU a difference must show twice. Where the
-    clocks agree, no event may be shorter than the rest."""
+    Work that was put off, or a nonce that came back too early, is in these times or shows in the outputs. What may be added to the samples is what is added for eager, and SPARE_MS.
+    On a GPU a difference must show twice; a CPU is shared, and what disturbs it only adds. Where the clocks agree, no event may be shorter than the rest."""
     sides, rounds = {n: side if n == 'candidate' else self.baseline for n in names}, 9 if self.ref.eager_seconds < .2 else 3
-    looks, base = iter(self.rng.sample([True]*5 + [False]*(2*rounds - 5), max(5, 2*rounds))), 0 if side.cuda else self.null_us/1e3
-    def clock(name, empty=False, look=False):
-        draw, factors = self.rng.choice(self.kept), self.factors()
-        sides[name].write(draw, factors)
-        a = sides[name].call(name, self.patience(), empty=empty, collect=look, deliver=True)
-        if look: self.check_timed(side, draw, factors, a)
-        return a['ms']
-    spare, typical = HOST_MS[self.opts.device], median if side.cuda else min                 # a CPU is shared, and what disturbs it only adds
-    def several(names):
-        for n in names if side.cuda else (): clock(n)                                        # what is handed over next is as large
-        empty = {n: median(clock(n, empty=True) for _ in range(9)) for n in (('eager', 'candidate') if side.cuda else ('eager',))}
-        own = min(empty.get('candidate', math.inf), 2*empty['eager'] + spare if side.cuda else empty['eager'])      # a slower one hides something
-        ms = {n: [] for n in names}
-        for _ in range(rounds):
-            for n in self.rng.sample(names, len(names)):
-                took = clock(n, look=n == 'candidate' and next(looks, True))
-                ms[n].append(max(took - (own if n == 'candidate' else empty['eager']), CLOCK_STEP))
-        return ms
-    def apart(ms):
-        wall, sampled = typical(ms['candidate']), typical(samples['candidate']) - base
-        allowed = spare + max(0.0, typical(ms['eager']) - (typical(samples['eager']) - base))
-        evidence.update(wall_ms=round(wall, 4), samples_ms=round(sampled, 4), host_ms=round(allowed, 4))
-        return wall > 1.5*sampled + allowed, wall - allowed
-    more, least = apart(several(['eager', 'candidate']))
+    looks = iter(self.rng.sample([True]*5 + [False]*(2*rounds - 5), 2*rounds))
+    base, typical, spare = (0, median, SPARE_MS[side.arena.via]) if side.cuda else (self.null_us/1e3, min, SPARE_MS['cpu'])
+    most = 1.25 if side.gate else 1.5            # times the samples; a train is warm, and takes less
+    def surplus(wall):
+        took, told = typical(wall['candidate']), typical(samples['candidate']) - base
+        allowed = spare + max(0.0, typical(wall['eager']) - (typical(samples['eager']) - base))
+        evidence.update(wall_ms=round(took, 4), samples_ms=round(told, 4), spare_ms=round(allowed, 4))
+        return took > most*told + allowed, took - allowed
+    more, least = surplus(self.second_clock({n: sides[n] for n in ('eager', 'candidate')}, rounds, looks))
     if more:
-        again = several(names)
-        more, least = (True, least) if not side.cuda else apart(again)
-        if more: return again
+        wall = self.second_clock(sides, rounds, looks)
+        if not side.cuda: return wall
+        more, least = surplus(wall)
+        if more: return wall
     if side.cuda: samples['candidate'][:] = [max(t, least) for t in samples['candidate']]
     return {}
 

@@ -6,11 +6,11 @@ Docs: https://example.github.io/cuda_agent_lab/wire.html.md"""
 
 # %% auto #0
 __all__ = ['MAX_FRAME', 'MAX_DEPTH', 'WireError', 'WireClosed', 'WireTimeout', 'Channel', 'encode', 'decode', 'Spec', 'spec_of',
-           'layout', 'run', 'at', 'spec_from', 'Arena', 'open_arena']
+           'layout', 'run', 'at', 'moved', 'spec_from', 'Arena', 'open_arena']
 
 # %% ../nbs/08_wire.ipynb #7370a16d
 import array, base64, contextlib, fcntl, json, math, mmap, os, socket, struct, time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 # %% ../nbs/08_wire.ipynb #ef12dc8b
 import torch
@@ -185,6 +185,11 @@ def at(memory: torch.Tensor, spec: Spec) -> torch.Tensor:
     if spec.offset < 0 or spec.offset + spec.nbytes > memory.numel(): raise WireError('a tensor that reaches out of its arena')
     flat = memory[spec.offset:spec.offset + spec.nbytes].view(getattr(torch, spec.dtype))
     return flat.as_strided(spec.shape, spec.stride) if spec.extent else flat.reshape(spec.shape)
+
+
+def moved(spec: Spec, by: int) -> Spec:
+    "The spec `by` bytes further on, a multiple of 64."
+    return replace(spec, offset=spec.offset + by)
 
 
 def spec_from(d: dict) -> Spec:

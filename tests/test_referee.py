@@ -3,6 +3,7 @@ import contextlib
 import dataclasses
 import random
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -236,17 +237,18 @@ def test_no_call_tells_whether_it_will_be_checked(pool):
 
 
 class Clocked:
-    """A side whose calls take `ms` by the judge's clock, .02 of them for an empty call."""
-    cuda = True
+    """A side whose forwards take `ms` by the judge's clock, and a call .02 more."""
+    cuda, slots, gate, arena = True, 4, None, SimpleNamespace(via='memfd')
     def __init__(self, ms): self.ms = ms
     def write(self, *_): pass
-    def call(self, name, seconds, empty=False, collect=False, deliver=False): return dict(ms=.02 + (0 if empty else self.ms[name]))
+    def call(self, name, seconds, empty=False, collect=False, deliver=False, times=1, slot=0): return dict(ms=.02 + (0 if empty else times*self.ms[name]))
 
 
 @pytest.mark.parametrize('events, wall, agree', [(.1, .12, True), (.005, .04, True), (.0005, .3, False), (.1, .4, False)])
 def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree):
     looks = []
-    judge = SimpleNamespace(rng=random.Random(0), ref=SimpleNamespace(eager_seconds=.001), opts=SimpleNamespace(device='cuda'), kept=[None], factors=lambda: None, patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
+    judge = SimpleNamespace(rng=random.Random(0), ref=SimpleNamespace(eager_seconds=.001), kept=[None], factors=lambda: None, patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
+    judge.train, judge.second_clock = partial(referee._train, judge), partial(referee._second_clock, judge)
     device, evidence = dict(eager=[.2]*5, compiled=[.19]*5, candidate=[events]*5), {}
     ms = referee._confirm(judge, Clocked(dict(candidate=wall)), ['eager', 'candidate', 'compiled'], device, evidence)
     assert bool(ms) != agree and abs(evidence['wall_ms'] - wall) < 1e-6

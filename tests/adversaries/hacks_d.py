@@ -6,25 +6,27 @@ LOOP = 'f = sys._getframe()\nwhile f is not None and "nonce" not in f.f_locals: 
 # The worker's part played by the candidate: it answers at once, and computes where its output is asked for.
 SERVE = '''
 import sys
-def serve(w, model, nonce):
+def serve(w, model, nonce, held):
     lab, sock, answer = sys.modules[type(w).__module__], w.channel.sock, dict(faults=0, device_ms=.001, ops={}, notes={}, replaced=[])
-    sock.sendall(nonce)
+    sock.sendall(b"+"*bool(held) + nonce)
     w.channel.send(answer)
-    def compute():
-        with torch.no_grad(): w.out = model.compute(lab.decode(w.arg_tree, [lab.at(w.memory, s) for s in w.arg_specs])[0])
+    def compute(i=0):
+        with torch.no_grad(): w.out = model.compute(w.args[i][0])
+        return w.hand_over(i)
     while True:
         m, fds = w.channel.recv(None, keep=1)
         if m["op"] == "call":
             w.channel.send({"ready": True})
-            nonce, extra = lab.wait_go(sock), {}
-            if m.get("deliver") and not m["empty"]:
-                compute()
-                extra = w.collect({}, [])
+            nonce, handed = lab.wait_go(sock), []
+            w.fresh(m["times"])
+            if m["held"]:
+                sock.sendall(b"+")
+                w.gate.wait(w.stream, m["held"])
+            if (m["deliver"] or w.device != "cpu") and not m["empty"]: handed = [compute(i) for i in range(m["times"])]
+            if w.device != "cpu": torch.cuda.synchronize()
             sock.sendall(nonce)
-            w.channel.send(answer | extra)
-        elif m["op"] == "collect":
-            compute()
-            w.channel.send(w.collect(m, fds))
+            w.channel.send(answer | dict(handed=handed))
+        elif m["op"] == "collect": w.channel.send(compute())
         else: w.channel.send(getattr(w, m["op"].replace("args", "args_"))(m, fds))
 '''
 COMPUTE = '''
@@ -75,11 +77,11 @@ CASES = {
     'stops the clock before it works': Case('51', files(LOOP + '''
 if f is not None and not f.f_locals["m"].get("guard"):
     sock = f.f_locals["sock"]
-    sock.sendall(f.f_locals["nonce"])
+    sock.sendall(b"+"*bool(f.f_locals["m"]["held"]) + f.f_locals["nonce"])
     type(sock).sendall = once
-RUN''', 'import sys\ndef once(sock, data): del type(sock).sendall\n'), 'tamper no_gain wrong_result incomplete_output'),
+RUN''', 'import sys\ndef once(sock, data):\n    if len(data) == 8: del type(sock).sendall\n'), 'tamper no_gain wrong_result incomplete_output'),
     'serves the channel itself': Case('51', files(LOOP + '''
-if f is not None and not f.f_locals["m"].get("guard"): serve(f.f_locals["self"], self, f.f_locals["nonce"])
+if f is not None and not f.f_locals["m"].get("guard"): serve(f.f_locals["self"], self, f.f_locals["nonce"], f.f_locals["m"]["held"])
 return self.compute(x)''', SERVE, tail=COMPUTE), 'tamper no_gain wrong_result incomplete_output input_mutated'),
     'keeps its input in the cache': Case('52', files(code='#include <thread>\n#include <atomic>\n' + swap(CALL, CACHE)), 'tamper', only='cpu'),
     'a plan from the first values': Case('54', files('''
