@@ -172,7 +172,7 @@ class Side:
                            flush=max(flush, 1 << 26), gate=gate), fds + page)
             try: self.answer('start of the worker', 120)
             except InfraFailed as e:
-                self.arena.close()
+                self.let_go()
                 if via == self.ways[-1] or e.memory: raise
             else: break
         self.write_state()
@@ -202,7 +202,13 @@ class Side:
     def close(self):
         "End the worker."
         self.child.kill()
+        self.let_go()
+
+    def let_go(self):
+        "Close arena and gate."
         if self.arena: self.arena.close()
+        if self.gate: self.gate.page.close()
+        self.gate = None
 
 # %% ../nbs/14_exchange.ipynb #39c03a24
 def _load(self: Side, files, main: str, cls: str, library: str, watch: bool, seconds: float, allow_torch: bool = False):

@@ -6,7 +6,7 @@
   python tools/faults.py interrupts                   Ctrl-C at a random moment of `calab judge`
   python tools/faults.py row                          500 candidates in a row for one judge: memory and file handles
 
-A single one replaces its part of the file. --number N takes another number, and nothing is kept; --target cuda runs them on a GPU (-> figures/faults_cuda.json), --seed N
+A single one replaces its part of the file. --number N takes another number, and nothing is kept unless --out FOLDER says where; --target cuda runs them on a GPU (-> figures/faults_cuda.json), --seed N
 chooses the moments. Exit status: 1 when something was wrong: a verdict that is not the candidate's,
 a process or a file that stayed, a limit that was passed, memory that grew."""
 import argparse, collections, datetime, json, os, random, shutil, signal, subprocess, sys, tempfile, threading, time
@@ -276,7 +276,7 @@ def main() -> int:
     parser.add_argument('--number', type=int)
     parser.add_argument('--target', default='cpu', choices=('cpu', 'cuda'))
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--out', type=Path, default=FIGURES)
+    parser.add_argument('--out', type=Path)
     args = parser.parse_args()
     say = lambda text: print(text, file=sys.stderr, flush=True)
     todo = dict(kills=lambda: kills(args.number or 200, args.target, args.seed, say), disk=lambda: disk(args.target, say),
@@ -284,13 +284,13 @@ def main() -> int:
     found = {}
     for name in args.what or todo:
         t = time.monotonic()
-        found[name] = todo[name]() | dict(seconds=round(time.monotonic() - t))
+        found[name] = todo[name]() | dict(seconds=round(time.monotonic() - t)) | ({'number': args.number} if args.number else {})
         print(name, json.dumps(found[name]), flush=True)
-    if args.number is None:
-        path = args.out/f'faults_{args.target}.json'
+    if args.number is None or args.out:
+        path = (args.out or FIGURES)/f'faults_{args.target}.json'
         kept = json.loads(path.read_text()) if args.what and path.exists() else {}
         about = dict(command=f'python tools/faults.py{" --target cuda" if args.target == "cuda" else ""}', date=datetime.date.today().isoformat(), device=device_name(args.target), torch=torch.__version__)
-        args.out.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(kept | about | found, indent=1) + '\n')
     return int(not all(f['ok'] for f in found.values()))
 

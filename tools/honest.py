@@ -99,7 +99,7 @@ SUMS = {
 ''',
     'pairwise': '''struct acc_t {
   float part[24]; unsigned n;
-  HD acc_t(float = 0) : n(0) {}
+  HD acc_t(float v = 0) : n(0) { if (v != 0) *this += v; }
   HD void operator+=(float v) { int l = 0; for (unsigned m = n++; m & 1; m >>= 1) v = part[l++] + v; part[l] = v; }
   HD operator float() const { float v = 0; for (int l = 0; l < 24; ++l) if (n >> l & 1) v = part[l] + v; return v; }
 };

@@ -24,11 +24,12 @@ WITHOUT = {
     'replaced functions noticed': 'worker.callables = dict',
     'symbols of the library read': 'referee.forbidden_symbols = lambda *a: []',
     'variants of the draws': 'draws.VARIANTS = ()',
-    'outputs poisoned': 'exchange.Side.poison = lambda self: None',
-    'fresh values in timed calls': 'fill = exchange.Side.write\nexchange.Side.write = lambda self, draw, factors=None: None if factors is not None and self.draw is not None else fill(self, draw)\n'
+    'outputs poisoned': 'exchange.Side.poison = lambda self, times=1: None',
+    'fresh values in timed calls': 'fill = exchange.Side.write\nexchange.Side.write = lambda self, draw, factors=None, slot=0: None if factors is not None and self.draw is not None else fill(self, draw)\n'
                                    'referee.Judge.check_timed = lambda *a: None\nreferee.Judge.is_stale = lambda *a: False',
     'second clock': 'referee.Judge.confirm = lambda *a: {}',
 }
+ON_A_GPU = {'inputs held back': 'exchange.Gate, worker.DELAY = lambda: None, 1'}
 
 
 class Stripped(LocalPool):
@@ -41,11 +42,12 @@ class Stripped(LocalPool):
 
 
 def pool_without(what: str, folder: Path, **more) -> LocalPool:
-    "A pool without one of WITHOUT ('' for none)."
+    "A pool without one of WITHOUT or ON_A_GPU ('' for none)."
     pool = Stripped.__new__(Stripped)
     if what:
+        statements = (WITHOUT | ON_A_GPU)[what]
         name = 'without_' + ''.join(c if c.isalnum() else '_' for c in what)
-        (folder/f'{name}.py').write_text('from cuda_agent_lab import draws, exchange, referee, worker\n' + WITHOUT[what] + '\n')
+        (folder/f'{name}.py').write_text('from cuda_agent_lab import draws, exchange, referee, worker\n' + statements + '\n')
         pool.extra = (name,)
     pool.__init__(keep=2, **more)
     return pool
@@ -87,14 +89,14 @@ def main() -> int:
         os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [folder, os.environ.get('PYTHONPATH', '')]))
         weakest = dict(target=args.target, isolation='process')
         with pool_without('', Path(folder), **weakest) as base:
-            for what in WITHOUT:
+            for what in WITHOUT | (ON_A_GPU if args.target == 'cuda' else {}):
                 with pool_without(what, Path(folder), **weakest) as other: signals[what] = compare(base, other, jobs, args.rounds)
                 say(f'without {what}: {signals[what]}')
             for level in LEVELS[::-1]:
                 if why := obstacle(level): levels[level] = dict(missing=why); continue
                 with pool_without('', Path(folder), target=args.target, isolation=level) as other: levels[level] = compare(base, other, jobs, args.rounds)
                 say(f'at level {level}: {levels[level]}')
-    about = dict(command=f'python tools/safety_cost.py{" --target cuda" if args.target == "cuda" else ""}', date=datetime.date.today().isoformat(), device=device_name(args.target), torch=torch.__version__,
+    about = dict(command=f'python tools/safety_cost.py{" --target cuda" if args.target == "cuda" else ""}{f" --rounds {args.rounds}" if args.rounds != 15 else ""}', date=datetime.date.today().isoformat(), device=device_name(args.target), torch=torch.__version__,
                  jobs={n: dict(pairs=opts.max_pairs, draws=opts.draws) for n in jobs}, rounds=args.rounds)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out/f'safety_cost_{args.target}.json').write_text(json.dumps(about | dict(signals=signals, levels=levels), indent=1) + '\n')
