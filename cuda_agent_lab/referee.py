@@ -298,6 +298,7 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
         t = time.monotonic()
         ms, device = self.sample(side, names, opts)
         wall = self.confirm(side, names, device if side.cuda else ms, evidence)
+    if side.gate and side.gate.waits: evidence |= dict(waits='forward waits for the device; leave that to the caller')
     self.lap('time', t)
     t = time.monotonic()
     with self.unpaid('draw', self.usual): last = self.ref.fill(self.ref.draw(self.rng.getrandbits(31), 'last draw'))

@@ -2,20 +2,22 @@
 import contextlib
 import dataclasses
 import random
+import threading
 import time
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from cuda_agent_lab import pool as pool_module, referee
 from cuda_agent_lab.draws import Reference
-from cuda_agent_lab.exchange import InfraFailed, Side
+from cuda_agent_lab.exchange import Gate, InfraFailed, Side
 from cuda_agent_lab.pool import LocalPool
 from cuda_agent_lab.referee import Judge, JudgeOptions
 from cuda_agent_lab.tasks import Task
 from cuda_agent_lab.verdict import Verdict
-from cuda_agent_lab.wire import Channel
+from cuda_agent_lab.wire import Arena, Channel, at, moved, open_arena, spec_from
 from cuda_agent_lab.workspace import Candidate
 
 QUICK = JudgeOptions(compile=False, max_pairs=9, timeout=60)
@@ -254,6 +256,50 @@ def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree
     assert bool(ms) != agree and abs(evidence['wall_ms'] - wall) < 1e-6
     if agree: assert device['candidate'] == [max(events, wall - .1 - .02)]*5
     else: assert {k: round(x[0], 6) for k, x in ms.items()} == dict(eager=.22, compiled=.2, candidate=wall) and {len(x) for x in ms.values()} == {9} and len(looks) == 5
+
+
+@pytest.mark.parametrize('says', [True, False])
+def test_inputs_come_when_the_worker_has_enqueued_what_needs_them(says):
+    """A thread plays a worker that looks at its inputs before the word is set and after it; one that says nothing gets them after a while."""
+    ref = Reference(RMS.source)
+    ref.build(1)
+    draw, before, after, (here, there) = ref.fill(ref.draw(1, 'draw 0')), [], [], Channel.pair()
+    def play():
+        worker, spec = Channel(there), None
+        while True:
+            m, fds = worker.recv(10, keep=2)
+            if m['op'] == 'open': arena, word = open_arena(m['arena'], fds), open_arena(m['gate'], fds[1:]).view(torch.int32)
+            if m['op'] == 'args': spec, stride = spec_from(m['specs'][0]), m['stride']
+            worker.send({'ready': True} if m['op'] == 'call' else {})
+            if m['op'] == 'call': break
+        nonce, x = worker.sock.recv(8), [at(arena, moved(spec, i*stride)) for i in range(m['times'])]
+        before.extend(bool(v.isnan().all()) for v in x)
+        if says: worker.sock.sendall(b'+')
+        while word[0] < m['held']: time.sleep(.001)
+        after.extend(v.clone() for v in x)
+        worker.sock.sendall(nonce if says else b'+' + nonce)
+        worker.send(dict(faults=0, handed=[dict(tree={'tensor': 0}, kinds=['torch.Tensor'], tensors=[['float32', [1]]], copied=True)]*m['times']))
+    player = threading.Thread(target=play, daemon=True)
+    player.start()
+    child = SimpleNamespace(channel=here, role='candidate', kill=here.close)
+    side = Gated(child, ref, draw, UNTIMED, 'forward')
+    factors = [torch.full((1,), f) for f in (.5, .75)]
+    for i, f in enumerate(factors): side.write(draw, f, i)
+    a = side.call('candidate', 5, collect=True, deliver=True, times=2, slot=1)
+    player.join(5)
+    assert before == [True, True] and all(torch.equal(v, draw.tensors[0]*f) for v, f in zip(after, factors))
+    assert a['copied'] and a['ms'] < 1e3 and side.gate.missed == (not says)
+    side.close()
+    assert side.gate is None and side.arena.fd is None
+
+
+class Gated(Side):
+    """A side on the CPU that holds inputs back as one on a GPU does."""
+    def open(self, opts, memory):
+        self.slots, self.gate, self.arena = 2, Gate(), Arena(self.inputs_at + 2*self.stride)
+        (info, fds), (gate, page) = self.arena.share(), self.gate.page.share()
+        self.send(dict(op='open', arena=info, gate=gate), fds + page)
+        self.answer('start of the worker', 5)
 
 
 CHOLESKY = task('return torch.linalg.cholesky(x)', '[(lambda a: a@a.T/64 + .01*torch.eye(64))(torch.randn(64, 64))]')
