@@ -395,13 +395,14 @@ def _train(self: Judge, side: Side, name: str, times: int, empty: bool = False, 
 
 def _second_clock(self: Judge, sides: dict, rounds: int, looks) -> dict:
     "{name: [ms of a forward]}: trains of all sides in random order, less those that are empty."
-    times, base, ms = max(1, min(*(s.slots for s in sides.values()), int(TRAIN_SECONDS/self.ref.eager_seconds))), [], {n: [] for n in sides}
+    times, none, ms = max(1, min(*(s.slots for s in sides.values()), int(TRAIN_SECONDS/self.ref.eager_seconds))), [], {n: [] for n in sides}
     for n, s in sides.items():
         if s.cuda: self.train(s, n, times)                                                      # what an empty one hands over is as large
     for _ in range(rounds):
-        base.append(self.train(sides['eager'], 'eager', times, empty=True))
+        none.append(self.train(sides['eager'], 'eager', times, empty=True))
         for n in self.rng.sample(list(sides), len(sides)): ms[n].append(self.train(sides[n], n, times, look=n == 'candidate' and next(looks, True)))
-    return {n: [max((t - median(base))/times, CLOCK_STEP) for t in v] for n, v in ms.items()}
+    base = median(none)
+    return {n: [max((t - base)/times, CLOCK_STEP) for t in v] for n, v in ms.items()}
 
 
 Judge.train, Judge.second_clock = _train, _second_clock
