@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
-from .compare import EPS32, EPS64, Expected, expected
+from .compare import EPS32, EPS64, Expected, expected, real
 from .tasks import Task, load_module
 from .wire import decode, encode, run, spec_of
 from .worker import short_of_memory
@@ -227,10 +227,11 @@ def _eager(self: Reference, tensors: list, tree) -> tuple:
 
 @torch.no_grad()
 def _truth(self: Reference, tensors: list, tree) -> tuple|None:
-    "The same in float64; None where the task cannot."
+    "The same in float64, complex outputs as `real`; None where the task cannot."
     if self.model64 is None: return None
     if self.stateful: self.restore()
-    args = [like(t, torch.float64) if t.is_floating_point() else like(t) for t in tensors]
+    wider = {t.dtype: torch.complex128 if t.is_complex() else torch.float64 for t in tensors if t.is_complex() or t.is_floating_point()}
+    args = [like(t, wider.get(t.dtype)) for t in tensors]
     outs = []
     try: out_tree = encode(self.model64(*decode(tree, args)), outs)
     except Exception as e:
@@ -238,7 +239,7 @@ def _truth(self: Reference, tensors: list, tree) -> tuple|None:
         self.model64, self.wide = None, 4.0
         self.notes['float64'] = f'the reference does not run in float64 ({type(e).__name__}); compared with float32 eager, bounds four times wider'
         return None
-    return out_tree, outs, args
+    return out_tree, [real(o) for o in outs], args
 
 
 def _fill(self: Reference, draw: Draw) -> Draw:
@@ -276,9 +277,9 @@ def precision_of(ref: Reference, draw: Draw, i: int, out: torch.Tensor) -> str:
     "The precision of the factors that explains the error of `out` as output i of a filled draw, or ''."
     e = draw.outs[i]
     try:
-        mine = (out.double() - e.ref).flatten()
+        mine = (real(out).double() - e.ref).flatten()
         for name, bits, nearest in LOWER if e.floating else ():
-            with LowProducts(bits, nearest): other = (ref.eager(draw.tensors, draw.tree)[1][i].double() - e.ref).flatten()
+            with LowProducts(bits, nearest): other = (real(ref.eager(draw.tensors, draw.tree)[1][i]).double() - e.ref).flatten()
             a, b = float(mine.norm()), float(other.norm())
             if .5*a < b < 2*a and float(mine @ other) > .7*a*b: return name
     except Exception as e:
@@ -345,7 +346,7 @@ def is_random(ref: Reference, draw: Draw) -> bool:
 def close(x, y, e: Expected) -> bool:
     "Whether two results of the reference on one input agree as well as rounding lets them."
     if not e.floating: return bool(torch.equal(x, y))
-    x, y = x.double().nan_to_num(0, 0, 0), y.double().nan_to_num(0, 0, 0)
+    x, y = (real(t).double().nan_to_num(0, 0, 0) for t in (x, y))
     return x.numel() == 0 or float((x - y).square().mean().sqrt()) <= 1e-4*e.rms + min(4*e.eager_rms, .05*e.rms)
 
 # %% ../nbs/12_draws.ipynb #13713680
@@ -420,7 +421,7 @@ def reach(ref: Reference, a: Draw) -> int:
 def usable(ref: Reference, draw: Draw, base: Draw) -> bool:
     "Whether a filled variant can judge: as finite as the plain draw, and eager within 1 % of float64; of random signs, as well conditioned as the plain draw."
     for v, b in zip(draw.outs, base.outs):
-        if v.floating and (b.finite and not v.finite or not v.finite and v.ref.isfinite().logical_xor(v.eager.isfinite()).any()): return False
+        if v.floating and (b.finite and not v.finite or not v.finite and v.ref.isfinite().logical_xor(real(v.eager).isfinite()).any()): return False
         if v.floating and v.eager_rms > 1e-2*v.rms and b.eager_rms <= 1e-2*b.rms: return False
         if v.floating and v.ref.numel() and draw.name == 'signed' and worst_group(v) > 8*max(worst_group(b), EPS32): return False
     return True

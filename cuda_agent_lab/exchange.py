@@ -12,6 +12,7 @@ __all__ = ['FIELDS', 'WAYS', 'TRAIN', 'TRAIN_BYTES', 'PATIENCE', 'HINTS', 'Faile
 
 # %% ../nbs/14_exchange.ipynb #94465fb1
 import ast, ctypes, math, os, re, select, signal, socket, time
+from collections import deque
 from dataclasses import asdict
 
 # %% ../nbs/14_exchange.ipynb #f9e3fe39
@@ -94,7 +95,7 @@ def ended(child, during: str) -> Failed:
 def forbidden_symbols(library: bytes, abi: str) -> list[str]:
     "Torch operators that the library links against (beyond allocation and views for pybind), readable."
     names = set(re.findall(rb'_ZN(?:K)?(?:2at|5torch|3c10)\w+|aoti_torch_\w+', library))
-    names |= set() if b'.nv_fatbin' in library else set(re.findall(rb'(?<=\0)(?:dlv?sym|dlm?open)(?=\0)', library))       # CUDA's own runtime calls them
+    names |= set() if b'.nv_fatbin' in library else set(re.findall(rb'(?<=\0)(?:dlv?sym|dlm?open|dl_iterate_phdr)(?=\0)', library))       # CUDA's own runtime calls them
     if abi == 'c': return sorted(n.decode() for n in names)
     found = []
     for n in names:
@@ -147,7 +148,7 @@ class Side:
     "A worker and its arena. `opts` are the JudgeOptions (next notebook), `what` names it in messages. `ours`: a failure now is not the candidate's. `slot`: of which forward inputs and outputs are read."
     def __init__(self, child, ref: Reference, draw: Draw, opts, what: str, ways: tuple = WAYS):
         self.child, self.channel, self.ref, self.what, self.draw, self.ours, self.arena, self.taken, self.gate, self.slot = child, child.channel, ref, what, None, True, None, None, None, 0
-        self.written = {}            # slot -> (draw, factors)
+        self.written, self.early = {}, deque(maxlen=64)      # slot -> (draw, factors); ms between the inputs and the clock in which its process could work, of the last calls whose inputs came late
         self.cuda, self.ways = opts.device != 'cpu', ways
         self.specs, start = layout(list(ref.state.values()))
         self.inputs_at, used = start, layout(draw.tensors, start)[1] - start
@@ -244,8 +245,8 @@ def _write_state(self: Side):
 
 # %% ../nbs/14_exchange.ipynb #5396837e
 def scaled(t: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    "A float tensor times `factors`, element by element and over again from the start, with its strides; others as they are."
-    if not t.is_floating_point() or not t.numel(): return t
+    "A float or complex tensor times `factors`, element by element and over again from the start, with its strides; others as they are."
+    if not (t.is_floating_point() or t.is_complex()) or not t.numel(): return t
     flat, f, n = run(t), factors.to(t.dtype), len(factors)
     out, whole = torch.empty_like(flat), flat.numel()//n*n
     torch.mul(flat[:whole].view(-1, n), f, out=out[:whole].view(-1, n))
@@ -333,7 +334,7 @@ class Gate:
 def _hold(self: Side, times: int):
     "From now on the inputs of so many forwards are NaN (-1, if they are integers)."
     for i in range(times): self.arena.memory[i*self.stride:][self.inputs_at:self.outbox[0]].fill_(255)
-    self.gate.turn += 1
+    if self.gate: self.gate.turn += 1
 
 
 def _release(self: Side, times: int) -> int:
@@ -346,7 +347,18 @@ def _release(self: Side, times: int) -> int:
     return start
 
 
-Side.hold, Side.release = _hold, _release
+def _write_late(self: Side):
+    "Where there is no gate: write the inputs while the worker sleeps, then wake it. Its process must take next to no CPU time meanwhile, nor long to wake up; both are noted."
+    since, sock = self.cpu_ns(), self.channel.sock
+    self.fill(0)
+    self.sync()
+    used, woken = self.cpu_ns() - since, time.perf_counter_ns()
+    sock.sendall(b'!')
+    if not sock.recv(1): raise self.fault(ended(self.child, self.what))
+    self.early.append((used + time.perf_counter_ns() - woken)/1e6)
+
+
+Side.hold, Side.release, Side.write_late = _hold, _release, _write_late
 
 # %% ../nbs/14_exchange.ipynb #3ba7b37c
 def receive(sock, n: int, poll: bool) -> bytes:
@@ -367,25 +379,27 @@ def _call(self: Side, which: str, seconds: float, guard=False, collect=False, co
     """One call of so many forwards: {'ms': the judge's wall clock, ...what the worker adds}; `slot`: the one whose outputs are collected.
 
     cold: on a GPU, behind a flush of the cache. deliver: the worker hands its outputs over before it returns the nonce, so that nothing can be put off until after the clock.
-    On a GPU inputs are held back in both."""
-    held = self.gate is not None and (cold or deliver)
+    In both the inputs are held back."""
+    held, gate = cold or deliver, self.gate
     if not empty: self.poison(times)           # checked or not: the outbox must not tell
     if held: self.hold(times)
     self.sync()
     try:
-        self.send(dict(op='call', which=which, guard=guard, held=self.gate.turn if held else 0, flush=cold, empty=empty, deliver=deliver, times=times, reset=self.ref.stateful))
-        self.answer(self.what, 60)
+        self.send(dict(op='call', which=which, guard=guard, held=(gate.turn if gate else -1) if held else 0, flush=cold, empty=empty, deliver=deliver, times=times, reset=self.ref.stateful))
+        self.answer(self.what, max(1.0, min(60, seconds)))
+        if held and not gate: self.write_late()
         nonce, sock, self.taken, self.slot = os.urandom(8), self.channel.sock, None, slot
         self.channel.timeout(seconds)
         start = time.perf_counter_ns()
         sock.sendall(nonce)
-        if held: start = self.release(times)
-        back = receive(sock, 8 + held, self.cuda)[held:]
+        if held and gate: start = self.release(times)
+        first = int(held and gate is not None)
+        back = receive(sock, first + 8, self.cuda)[first:]
         stop = time.perf_counter_ns()
     except BlockingIOError: raise self.fault(Failed('timeout', '', f'{self.what} did not return within {seconds:.0f} s')) from None
     except OSError: raise self.fault(ended(self.child, self.what)) from None
     finally:
-        if held: self.gate.open()
+        if held and gate: gate.open()
     if len(back) < 8: raise self.fault(ended(self.child, self.what))
     if collect and deliver: self.taken = self.arena.memory[slot*self.stride + -(-self.outbox[0]//64)*64:slot*self.stride + sum(self.outbox)].clone()      # as it is now; tensors start at multiples of 64
     answer = self.answer(self.what, 60)

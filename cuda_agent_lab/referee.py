@@ -6,8 +6,8 @@ Docs: https://example.github.io/cuda_agent_lab/referee.html.md"""
 
 # %% auto #0
 __all__ = ['COMPILE_SECONDS', 'TIMED', 'FIRST_CALL', 'AHEAD_SECONDS', 'INTERPRETED', 'DEVICE_CLOCK', 'WALL_CLOCK', 'CLOCK_STEP',
-           'SPARE_MS', 'TRAIN_SECONDS', 'IDLE', 'PATTERN', 'PLAIN_CLOCK', 'TRAIN_CLOCK', 'CONTEXT', 'JudgeOptions',
-           'Judge', 'worst', 'small', 'device_name', 'versions']
+           'SPARE_MS', 'TRAIN_SECONDS', 'EARLY_MS', 'IDLE', 'PATTERN', 'PLAIN_CLOCK', 'TRAIN_CLOCK', 'CONTEXT',
+           'JudgeOptions', 'Judge', 'worst', 'small', 'device_name', 'versions']
 
 # %% ../nbs/16_referee.ipynb #58f1d117
 import importlib.metadata, importlib.util, math, os, platform, random, secrets, time
@@ -283,6 +283,7 @@ WALL_CLOCK = "the judge's wall clock around forward in a worker, fresh values"
 CLOCK_STEP = 5e-4            # ms: half a microsecond, the resolution of CUDA events
 SPARE_MS = dict(cpu=.05, ipc=5e-4, memfd=.1)      # ms by which a forward may be longer by the second clock than eager's is: on a CPU; on a GPU in a train; or alone, copied through host memory
 TRAIN_SECONDS = .05          # that eager may take for a train
+EARLY_MS = .1                # ms that a worker may take, beside twice what eager's does, before a call whose inputs are there
 IDLE = .1                    # of one core: what the candidate may take while others are timed
 PATTERN = 65521              # factors of the inputs of a timed call, repeated
 PLAIN_CLOCK = "the judge's wall clock around forward and the handing over of its outputs, fresh values; the samples report less than it"
@@ -338,6 +339,8 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
             elif name == 'candidate' and small(plain_draw):
                 self.history = self.history[-5:] + [Draw('', plain_draw.tree, [scaled(t, factors) for t in plain_draw.tensors])]
         if n >= 5 and self.enough(n, began, device if side.cuda else ms, opts): break
+    if side.early and (early := median(side.early)) > 2*median(self.baseline.early) + EARLY_MS:
+        raise rejected('tamper', f'it takes {early:.3f} ms before a call begins; do all work, and end all threads, within forward')
     used, spent = (sum(x) for x in zip(*busy))
     if used > 2e6 + IDLE*1e6*spent:
         if side.child.exit() is not None: raise ended(side.child, side.what)           # to be killed takes time as well

@@ -6,13 +6,14 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 
 # %% auto #0
 __all__ = ['ALLOWED_OPS', 'FOREIGN_EXIT', 'KEYS', 'CUDA_KEYS', 'FOREIGN', 'DELAY', 'is_allowed', 'OperatorWatch',
-           'forbidden_operators', 'forbid_operators', 'ForeignLibrary', 'foreign', 'lent', 'disarm', 'hide_libraries',
-           'threads_inherit', 'watch_events', 'callables', 'replaced', 'tidy', 'short_of_memory', 'describe',
-           'put_extension', 'last_error', 'limit_memory', 'write_files', 'load_class', 'copy_state', 'CacheLines',
-           'Turnstile', 'Worker', 'wait_go', 'put']
+           'forbidden_operators', 'undisturbed', 'forbid_operators', 'ForeignLibrary', 'foreign', 'lent', 'disarm',
+           'hide_libraries', 'threads_inherit', 'watch_events', 'callables', 'replaced', 'tidy', 'short_of_memory',
+           'describe', 'put_extension', 'last_error', 'limit_memory', 'write_files', 'load_class', 'copy_state',
+           'CacheLines', 'Turnstile', 'Worker', 'wait_go', 'put']
 
 # %% ../nbs/09_worker.ipynb #e9f8e942
-import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, threading, time, traceback, types
+import ctypes, gc, importlib.util, linecache, os, random, re, resource, signal, socket, sys, threading, time, traceback, types
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from .wire import Channel, WireClosed, WireError, at, decode, encode, layout, mo
 # %% ../nbs/09_worker.ipynb #dabb21d9
 ALLOWED_OPS = frozenset('''
     empty empty_like empty_strided new_empty new_empty_strided zeros zeros_like new_zeros zero_ ones ones_like new_ones full full_like
-    new_full fill_ resize_ view _unsafe_view _reshape_alias reshape as_strided select slice transpose t permute expand unsqueeze squeeze
+    new_full fill_ resize_ view _unsafe_view _reshape_alias reshape as_strided select slice transpose t permute expand unsqueeze squeeze unsqueeze_ squeeze_ _conj
     unbind split split_with_sizes narrow alias unfold diagonal view_as view_as_real view_as_complex movedim swapaxes detach lift_fresh clone
     contiguous copy_ _to_copy to _local_scalar_dense item record_stream is_pinned _nested_tensor_size _has_compatible_shallow_copy_type
     is_same_size set_ _reinterpret_tensor
@@ -66,6 +67,25 @@ def forbidden_operators(cuda: bool = False) -> tuple:
                  if not is_allowed(name) and not name.startswith(('c10d::', 'profiler::')))
 
 
+@contextmanager
+def undisturbed():
+    "No Python code of others runs in here: no profiler, tracer, signal handler, finaliser of garbage or other thread, which could look into our frames. Handlers and hooks are gone afterwards."
+    sys.setprofile(None); sys.settrace(None)
+    if hasattr(sys, 'monitoring'):
+        for tool in range(6):
+            if sys.monitoring.get_tool(tool): sys.monitoring.set_events(tool, 0); sys.monitoring.free_tool_id(tool)
+    for s in signal.valid_signals():
+        if callable(signal.getsignal(s)): signal.signal(s, signal.SIG_IGN)
+    gc.callbacks.clear()
+    gc.disable()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e6)
+    try: yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.enable()
+
+
 def forbid_operators(operators: tuple, seen: dict):
     "From now on these operators raise RuntimeError in this process, on every thread, and are noted in `seen`; on another thread than this one they end the process."
     here = threading.get_ident()
@@ -86,7 +106,8 @@ def forbid_operators(operators: tuple, seen: dict):
     for library in libraries.values(): _keep(ctypes.py_object(library))
 
 # %% ../nbs/09_worker.ipynb #29d52efc
-FOREIGN = frozenset('numpy scipy cupy numba pandas jax jaxlib tensorflow sklearn cv2 numexpr onnxruntime mlx polars'.split())
+FOREIGN = frozenset('''numpy scipy cupy numba pandas pyarrow jax jaxlib tensorflow sklearn cv2 numexpr onnxruntime mlx polars duckdb sympy torchvision torchaudio
+    tinygrad mxnet paddle numpoly bottleneck tables xarray dask'''.split())
 
 
 class ForeignLibrary(ImportError):
@@ -444,7 +465,8 @@ def _load(self: Worker, m: dict, fds: list):
     self.reset({}, ())
     if not self.trusted:
         if not m['watch']: watch()                                                              # it had a compiler to start
-        if not m['allow_torch']: forbid_operators(forbidden, self.foreign)           # the constructor may compute: weights are its to prepare
+        if not m['allow_torch']:                                  # the constructor may compute: weights are its to prepare
+            with undisturbed(): forbid_operators(forbidden, self.foreign)
     gc.collect(); gc.freeze()
     return {}
 
@@ -480,11 +502,11 @@ DELAY = 4_000_000            # cycles of the device, 2 ms, that it waits before 
 def _forwards(self: Worker, model, m: dict, watch: OperatorWatch|None, events: list) -> list:
     "The forwards of a call (`empty`: none) with what belongs to them on a GPU; what was handed over, of each."
     cuda, handed = self.device != 'cpu', []
-    if m['held']: self.gate.wait(self.stream, m['held'])     # the host enqueues meanwhile, so that launch gaps are in no time
+    if m['held'] > 0: self.gate.wait(self.stream, m['held'])     # the host enqueues meanwhile, so that launch gaps are in no time
     if cuda and m['flush']:
         self.lines.free()                                    # lines that were set aside would outlive the flush
         self.flush.fill_(1)
-        torch.cuda._sleep(1 if m['held'] else DELAY)         # also a mark for the counters
+        torch.cuda._sleep(1 if m['held'] > 0 else DELAY)         # also a mark for the counters
     if cuda: events[0].record(self.stream)
     for i, args in enumerate(self.args):
         if watch:
@@ -500,10 +522,10 @@ def _forwards(self: Worker, model, m: dict, watch: OperatorWatch|None, events: l
 
 # %% ../nbs/09_worker.ipynb #25a07b90
 def _call(self: Worker, m: dict, fds: list):
-    "One call. Answers twice: eight raw bytes, then a frame; before the bytes comes one when all is enqueued, if the inputs are held back."
+    "One call. Answers twice: eight raw bytes, then a frame; before the bytes comes one when all is enqueued, or when it is awake, if the inputs are held back."
     model, sock, cuda, self.out = self.models[m['which']], self.channel.sock, self.device != 'cpu', None
     if m['reset']: self.reset({}, ())
-    elif not self.local: self.pull()
+    elif not self.local and m['held'] >= 0: self.pull()
     self.fresh(m['times'])
     watch, events = OperatorWatch() if m['guard'] else None, []
     if cuda:
@@ -513,11 +535,15 @@ def _call(self: Worker, m: dict, fds: list):
     self.channel.timeout(None)
     self.channel.send({'ready': True})
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    if m['held'] < 0:
+        if not sock.recv(1): raise WireClosed('the judge has gone')             # asleep, until the inputs are there
+        if not self.local: self.pull()
+        sock.sendall(b'+')
     nonce, error, handed = wait_go(sock), None, []
     try:
         with torch.no_grad(): handed = self.forwards(model, m, watch, events)
     except BaseException as e: error = e
-    if m['held']: sock.sendall(b'+')
+    if m['held'] > 0: sock.sendall(b'+')
     try:
         if cuda and error is None: torch.cuda.synchronize()
         if cuda and error is None and not self.local: self.push(m['times'])

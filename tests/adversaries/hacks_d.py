@@ -8,7 +8,7 @@ SERVE = '''
 import sys
 def serve(w, model, nonce, held):
     lab, sock, answer = sys.modules[type(w).__module__], w.channel.sock, dict(faults=0, device_ms=.001, ops={}, notes={}, replaced=[])
-    sock.sendall(b"+"*bool(held) + nonce)
+    sock.sendall(b"+"*(held > 0) + nonce)
     w.channel.send(answer)
     def compute(i=0):
         with torch.no_grad(): w.out = model.compute(w.args[i][0])
@@ -16,10 +16,11 @@ def serve(w, model, nonce, held):
     while True:
         m, fds = w.channel.recv(None, keep=1)
         if m["op"] == "call":
-            w.channel.send({"ready": True})
-            nonce, handed = lab.wait_go(sock), []
             w.fresh(m["times"])
-            if m["held"]:
+            w.channel.send({"ready": True})
+            if m["held"] < 0: sock.recv(1), sock.sendall(b"+")
+            nonce, handed = lab.wait_go(sock), []
+            if m["held"] > 0:
                 sock.sendall(b"+")
                 w.gate.wait(w.stream, m["held"])
             if (m["deliver"] or w.device != "cpu") and not m["empty"]: handed = [compute(i) for i in range(m["times"])]
@@ -77,7 +78,7 @@ CASES = {
     'stops the clock before it works': Case('51', files(LOOP + '''
 if f is not None and not f.f_locals["m"].get("guard"):
     sock = f.f_locals["sock"]
-    sock.sendall(b"+"*bool(f.f_locals["m"]["held"]) + f.f_locals["nonce"])
+    sock.sendall(b"+"*(f.f_locals["m"]["held"] > 0) + f.f_locals["nonce"])
     type(sock).sendall = once
 RUN''', 'import sys\ndef once(sock, data):\n    if len(data) == 8: del type(sock).sendall\n'), 'tamper no_gain wrong_result incomplete_output'),
     'serves the channel itself': Case('51', files(LOOP + '''
