@@ -14,6 +14,7 @@ __all__ = ['FIELDS', 'WAYS', 'TRAIN', 'TRAIN_BYTES', 'PATIENCE', 'HINTS', 'Faile
 import ast, ctypes, math, os, re, select, signal, socket, time
 from collections import deque
 from dataclasses import asdict
+from pathlib import Path
 
 # %% ../nbs/14_exchange.ipynb #f9e3fe39
 import torch
@@ -304,7 +305,13 @@ def _cpu_ns(self: Side) -> int:
     except (OSError, AttributeError): return 0
 
 
-Side.load, Side.write_state, Side.write, Side.fill, Side.left, Side.outputs, Side.poison, Side.kernels, Side.cpu_ns = _load, _write_state, _write, _fill, _left, _outputs, _poison, _kernels, _cpu_ns
+def _children(self: Side) -> int:
+    "Processes that the worker's process has started and that still live."
+    try: return sum(len(p.read_text().split()) for p in Path(f'/proc/{self.child.pid}/task').glob('*/children'))
+    except OSError: return 0
+
+
+Side.children, Side.load, Side.write_state, Side.write, Side.fill, Side.left, Side.outputs, Side.poison, Side.kernels, Side.cpu_ns = _children, _load, _write_state, _write, _fill, _left, _outputs, _poison, _kernels, _cpu_ns
 
 # %% ../nbs/14_exchange.ipynb #28b29465
 PATIENCE = (.02, .002)       # seconds for a forward until the inputs come in any case: at first; for a worker that always waits for them

@@ -61,22 +61,27 @@ NUMBERS = dict(                                                # system call num
         perf_event_open=298, userfaultfd=323, keyctl=250, add_key=248, request_key=249, kexec_load=246, kexec_file_load=320, init_module=175, finit_module=313,
         delete_module=176, reboot=169, swapon=167, swapoff=168, sethostname=170, setdomainname=171, acct=163, quotactl=179, iopl=172, ioperm=173,
         open_by_handle_at=304, fanotify_init=300, settimeofday=164, clock_settime=227, adjtimex=159, clock_adjtime=305, syslog=103, tkill=200, rt_sigqueueinfo=129,
-        rt_tgsigqueueinfo=297, socket=41, clone=56, fork=57, vfork=58, execve=59, execveat=322, kill=62, tgkill=234, prlimit64=302),
+        rt_tgsigqueueinfo=297, socket=41, clone=56, fork=57, vfork=58, execve=59, execveat=322, kill=62, tgkill=234, prlimit64=302,
+        shmget=29, shmat=30, shmctl=31, semget=64, semctl=66, msgget=68, msgctl=71, mq_open=240, connect=42, sched_setaffinity=203, sched_setscheduler=144,
+        sched_setparam=142, sched_setattr=314, setpriority=141, ioprio_set=251, migrate_pages=256, move_pages=279),
     aarch64=_BOTH | dict(
         ptrace=117, process_vm_readv=270, process_vm_writev=271, kcmp=272, mount=40, umount2=39, pivot_root=41, chroot=51, unshare=97, setns=268, bpf=280,
         perf_event_open=241, userfaultfd=282, keyctl=219, add_key=217, request_key=218, kexec_load=104, kexec_file_load=294, init_module=105, finit_module=273,
         delete_module=106, reboot=142, swapon=224, swapoff=225, sethostname=161, setdomainname=162, acct=89, quotactl=60, open_by_handle_at=265, fanotify_init=262,
         settimeofday=170, clock_settime=112, adjtimex=171, clock_adjtime=266, syslog=116, tkill=130, rt_sigqueueinfo=138, rt_tgsigqueueinfo=240, socket=198,
-        clone=220, execve=221, execveat=281, kill=129, tgkill=131, prlimit64=261))
+        clone=220, execve=221, execveat=281, kill=129, tgkill=131, prlimit64=261, shmget=194, shmat=196, shmctl=195, semget=190, semctl=191, msgget=186, msgctl=187,
+        mq_open=180, connect=203, sched_setaffinity=122, sched_setscheduler=119, sched_setparam=118, sched_setattr=274, setpriority=140, ioprio_set=30,
+        migrate_pages=238, move_pages=239))
 _AUDIT = dict(x86_64=0xc000003e, aarch64=0xc00000b7)          # what the kernel calls them in a filter
-_SPECIAL = ('socket', 'clone', 'clone3', 'fork', 'vfork', 'execve', 'execveat', 'kill', 'tgkill', 'prlimit64', 'tkill', 'rt_sigqueueinfo', 'rt_tgsigqueueinfo',
-            'pidfd_send_signal')
+_SEALED = ('fork', 'vfork', 'execve', 'execveat', 'tkill', 'rt_sigqueueinfo', 'rt_tgsigqueueinfo', 'pidfd_send_signal', 'sched_setaffinity', 'sched_setscheduler', 'sched_setparam',
+           'sched_setattr', 'setpriority', 'ioprio_set')          # only what may start programs keeps these: they also reach other processes of the user
+_SPECIAL = (*_SEALED, 'connect', 'socket', 'clone', 'clone3', 'kill', 'tgkill', 'prlimit64')
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _CLONE_THREAD, _NEW_NAMESPACES = 0x10000, 0x7e020080          # flags of clone
 
 # %% ../nbs/02_isolation.ipynb #bd9845ed
-def seccomp_program(fork: bool, pid: int, machine: str = platform.machine()) -> bytes:
-    "The filter for a process `pid`, for seccomp(2); raises KeyError for an architecture that is not in NUMBERS."
+def seccomp_program(fork: bool, pid: int, machine: str = platform.machine(), connect: bool = False) -> bytes:
+    "The filter for a process `pid`, for seccomp(2); raises KeyError for an architecture that is not in NUMBERS. connect: a GPU's driver may look for its services, by sockets that have a path."
     call, allow = NUMBERS[machine], 0x7fff0000
     error = lambda n: 0x50000 | n
     load = lambda at: (0x20, 0, 0, at)                        # a word of (number, architecture, instruction pointer, arguments)
@@ -88,19 +93,20 @@ def seccomp_program(fork: bool, pid: int, machine: str = platform.machine()) -> 
         if name in call: code.extend([equal(call[name], 0, len(body)), *body])
     for name in call:
         if name not in _SPECIAL: rule(name, ret(error(_EPERM)))
+    if not connect: rule('connect', ret(error(_EPERM)))
     rule('clone3', ret(error(_ENOSYS)))
     rule('socket', load(16), equal(1, 0, 1), ret(allow), ret(error(_EAFNOSUPPORT)))      # AF_UNIX
     wanted = [bits(_CLONE_THREAD, 1, 0), ret(error(_EPERM))] if not fork else []
     rule('clone', load(16), bits(_NEW_NAMESPACES, 0, 1), ret(error(_EPERM)), *wanted, ret(allow))
     if not fork:
-        for name in ('fork', 'vfork', 'execve', 'execveat', 'tkill', 'rt_sigqueueinfo', 'rt_tgsigqueueinfo', 'pidfd_send_signal'): rule(name, ret(error(_EPERM)))
+        for name in _SEALED: rule(name, ret(error(_EPERM)))
         for name in ('kill', 'tgkill', 'prlimit64'): rule(name, load(16), equal(pid, 1, 0), equal(0, 0, 1), ret(allow), ret(error(_EPERM)))
     return b''.join(struct.pack('HBBI', *i) for i in [*code, ret(allow)])
 
 
-def enter_seccomp(fork: bool):
+def enter_seccomp(fork: bool, connect: bool = False):
     "Put the filter on this process and all that it starts. Needs no_new_privs. Raises OSError where the kernel refuses."
-    program = seccomp_program(fork, os.getpid())
+    program = seccomp_program(fork, os.getpid(), connect=connect)
     kept = ctypes.create_string_buffer(program)
     number = dict(x86_64=317, aarch64=277)[platform.machine()]
     _checked('seccomp', _libc().syscall(number, 1, 1, struct.pack('HxxxxxxP', len(program)//8, ctypes.addressof(kept))))      # a filter, for all threads
@@ -154,7 +160,7 @@ def confine(room: Room):
     libc.capset(struct.pack('II', 0x20080522, 0), struct.pack('6I', *[0]*6))
     limit_resources(room)
     enter_landlock(room)
-    enter_seccomp(room.fork)
+    enter_seccomp(room.fork, connect=room.fork and room.gpu)
 
 
 def limit_resources(room: Room):

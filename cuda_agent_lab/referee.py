@@ -129,6 +129,9 @@ class Judge:
         "Seconds that remain of the candidate's limit."
         return self.opts_now.timeout + self.unpaid_seconds - (time.monotonic() - self.start)
 
+    def late(self) -> Failed:
+        return Failed('timeout', '', f'not judged within {self.opts_now.timeout:.0f} s')
+
     def patience(self) -> float:
         "Seconds for one call: one that takes 200 times as long as eager, and 10 s more, hangs. Triton's interpreter may take all that is left."
         return math.inf if self.opts_now.interpreted else 10 + 200*self.ref.eager_seconds
@@ -166,7 +169,7 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
             self.check(self.side, draw, self.call_limit() + (0 if names or opts.device == 'cpu' else FIRST_CALL[opts.target]), True)
             names.append(draw.name)
             self.lap('check', t); t = time.monotonic()
-            if self.left() <= 0: raise Failed('timeout', '', f'not judged within {opts.timeout:.0f} s')
+            if self.left() <= 0: raise self.late()
     except BaseException:
         if self.side is None: child.kill()
         raise
@@ -297,6 +300,8 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
     with ExitStack() as stack:
         with self.unpaid('wait'): stack.enter_context(self.host.quiet())
         t = time.monotonic()
+        if side.child.exit() is not None: raise ended(side.child, side.what)             # to ask ends processes that have lost their parent, too
+        if side.children(): raise rejected('process_spawn', 'a process that it has started still runs; end them all before forward returns')
         ms, device = self.sample(side, names, opts)
         wall = self.confirm(side, names, device if side.cuda else ms, evidence)
     if side.gate and side.gate.waits: evidence |= dict(waits='forward waits for the device; leave that to the caller')
@@ -339,6 +344,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
             elif name == 'candidate' and small(plain_draw):
                 self.history = self.history[-5:] + [Draw('', plain_draw.tree, [scaled(t, factors) for t in plain_draw.tensors])]
         if n >= 5 and self.enough(n, began, device if side.cuda else ms, opts): break
+        if self.left() <= -self.patience(): raise self.late()
     if side.early and (early := median(side.early)) > 2*median(self.baseline.early) + EARLY_MS:
         raise rejected('tamper', f'it takes {early:.3f} ms before a call begins; do all work, and end all threads, within forward')
     used, spent = (sum(x) for x in zip(*busy))
@@ -402,6 +408,7 @@ def _second_clock(self: Judge, sides: dict, rounds: int, looks) -> dict:
     for n, s in sides.items():
         if s.cuda: self.train(s, n, times)                                                      # what an empty one hands over is as large
     for _ in range(rounds):
+        if self.left() <= 0: raise self.late()
         none.append(self.train(sides['eager'], 'eager', times, empty=True))
         for n in self.rng.sample(list(sides), len(sides)): ms[n].append(self.train(sides[n], n, times, look=n == 'candidate' and next(looks, True)))
     base = median(none)
@@ -415,14 +422,14 @@ def _confirm(self: Judge, side: Side, names: list, samples: dict, evidence: dict
     """{name: [ms]} by the judge's own clock, for all sides, where the samples of the candidate report much less than it; {} where they agree.
 
     Work that was put off, or a nonce that came back too early, is in these times or shows in the outputs. What may be added to the samples is what is added for eager, and SPARE_MS.
-    On a GPU a difference must show twice; a CPU is shared, and what disturbs it only adds. Where the clocks agree, no event may be shorter than the rest."""
+    On a GPU a difference must show twice. Where the clocks agree, no event may be shorter than the rest."""
     sides, rounds = {n: side if n == 'candidate' else self.baseline for n in names}, 9 if self.ref.eager_seconds < .2 else 3
     looks = iter(self.rng.sample([True]*5 + [False]*(2*rounds - 5), 2*rounds))
-    base, typical, spare = (0, median, SPARE_MS[side.arena.via]) if side.cuda else (self.null_us/1e3, min, SPARE_MS['cpu'])
+    base, spare = (0, SPARE_MS[side.arena.via]) if side.cuda else (self.null_us/1e3, SPARE_MS['cpu'])
     most = 1.25 if side.gate else 1.5            # times the samples; a train is warm, and takes less
     def surplus(wall):
-        took, told = typical(wall['candidate']), typical(samples['candidate']) - base
-        allowed = spare + max(0.0, typical(wall['eager']) - (typical(samples['eager']) - base))
+        took, told = median(wall['candidate']), median(samples['candidate']) - base
+        allowed = spare + max(0.0, median(wall['eager']) - (median(samples['eager']) - base))
         evidence.update(wall_ms=round(took, 4), samples_ms=round(told, 4), spare_ms=round(allowed, 4))
         return took > most*told + allowed, took - allowed
     more, least = surplus(self.second_clock({n: sides[n] for n in ('eager', 'candidate')}, rounds, looks))

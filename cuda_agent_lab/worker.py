@@ -464,7 +464,9 @@ def _load(self: Worker, m: dict, fds: list):
     self.models['eager' if self.trusted else 'candidate'] = model
     self.reset({}, ())
     if not self.trusted:
-        if not m['watch']: watch()                                                              # it had a compiler to start
+        if not m['watch']:                                                                      # it had a compiler to start
+            if not self.jit: self.seal()
+            watch()
         if not m['allow_torch']:                                  # the constructor may compute: weights are its to prepare
             with undisturbed(): forbid_operators(forbidden, self.foreign)
     gc.collect(); gc.freeze()

@@ -29,9 +29,15 @@ def c(name, *args):
     if getattr(libc, name)(*args) < 0: raise OSError(ctypes.get_errno(), name)
 def connect():
     s = socket.socket(); s.settimeout(1); s.connect(('127.0.0.1', port))
+def path():
+    with socket.socket(socket.AF_UNIX) as s: s.connect(os.path.join(os.path.dirname(secret), 'socket'))
+def shared():
+    n = libc.shmget(0, 4096, 0o1600)
+    if n < 0: raise OSError
+    libc.shmctl(n, 0, None)
 def send(): socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', port))
 tries = dict(
-    tcp=connect, udp=send, netlink=lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+    tcp=connect, udp=send, path=path, shared=shared, netlink=lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
     read=lambda: open(secret).read(), listing=lambda: os.listdir(os.path.dirname(secret)).index('secret'), home=lambda: os.listdir(os.path.expanduser('~root')),
     environment=lambda: open(f'/proc/{pid}/environ').read(), memory=lambda: open(f'/proc/{pid}/mem', 'rb'), descriptors=lambda: os.readlink(f'/proc/{pid}/fd/0'),
     signal=lambda: os.kill(pid, 0), trace=lambda: c('ptrace', 0x4206, pid, 0, 0),
@@ -53,7 +59,8 @@ def test_a_room_keeps_in(level, tmp_path):
     works(level)
     folder, secret = tmp_path/'room', tmp_path/'secret'
     folder.mkdir(); secret.write_text('secret')
-    with socket.create_server(('127.0.0.1', 0)) as server:
+    with socket.create_server(('127.0.0.1', 0)) as server, socket.socket(socket.AF_UNIX) as near:
+        near.bind(str(tmp_path/'socket')); near.listen()
         argv = [sys.executable, '-I', '-S', '-c', ATTEMPTS, str(os.getpid()), str(secret), str(server.getsockname()[1]), str(folder)]
         p = subprocess.run(command(level, Room(write=(str(folder),)), argv), cwd=folder, capture_output=True, text=True, timeout=120)
     assert p.returncode == 0, p.stderr
@@ -64,9 +71,10 @@ def test_a_room_keeps_in(level, tmp_path):
 
 def test_without_a_room_the_attempts_succeed(tmp_path):
     "The negative control: at the level `process` those that do no harm do what they say."
-    harmless = ['tcp', 'udp', 'read', 'listing', 'environment', 'signal']
+    harmless = ['tcp', 'udp', 'path', 'shared', 'read', 'listing', 'environment', 'signal']
     (tmp_path/'secret').write_text('secret')
-    with socket.create_server(('127.0.0.1', 0)) as server:
+    with socket.create_server(('127.0.0.1', 0)) as server, socket.socket(socket.AF_UNIX) as near:
+        near.bind(str(tmp_path/'socket')); near.listen()
         argv = [sys.executable, '-I', '-S', '-c', ATTEMPTS, str(os.getpid()), str(tmp_path/'secret'), str(server.getsockname()[1]), str(tmp_path), *harmless]
         p = subprocess.run(command('process', Room(write=(str(tmp_path),)), argv), cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert json.loads(p.stdout)['done'] == harmless, p.stderr
@@ -97,7 +105,9 @@ KERNEL = r'''
 #include <cstdlib>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/ipc.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -114,6 +124,8 @@ static int escaped() {
   if (kill(getppid(), 0) == 0) return 7;
   struct rlimit none = {0, 0};
   if (prlimit(getppid(), RLIMIT_CORE, &none, nullptr) == 0) return 8;
+  if (shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600) >= 0) return 10;
+  if (setpriority(PRIO_PROCESS, getppid(), getpriority(PRIO_PROCESS, getppid())) == 0) return 11;
   char* const argv[] = {nullptr};
   execv("/bin/true", argv);
   pthread_t t;                                           // threads are allowed
@@ -149,6 +161,26 @@ def test_what_runs_before_the_module_is_sealed_too(pool):
     "A constructor of the library runs when it is loaded."
     v = judge(pool, KERNEL.replace('static int escaped()', 'static int escaped_();\nstatic int early = escaped_();\nstatic int escaped() { return early; }\nstatic int escaped_()'))
     assert v.correct if pool.isolation != 'process' else v.reason == 'wrong_result', v
+
+
+# An extension that is compiled inline keeps its folder while it is loaded.
+AWAY = '''
+import ctypes, os, torch
+if False: from torch.utils.cpp_extension import load_inline
+os.remove("output.txt")
+{}
+ctypes.string_at(0)
+'''
+
+
+@pytest.mark.parametrize('act', ['os.symlink({secret!r}, "output.txt")', 'os.mkfifo("output.txt")'])
+def test_output_is_read_from_the_file_that_was_made(pool, act, tmp_path):
+    "A name that comes to lead elsewhere neither shows a file of the host nor keeps the parent of all candidates waiting."
+    (tmp_path/'secret').write_text('secret of the host')
+    model = AWAY.format(act.format(secret=str(tmp_path/'secret')))
+    start = time.monotonic()
+    v = pool.judge(Task('twice', 1, MODEL), Candidate((('model_new.py', model),)), JudgeOptions(timing=False, compile=False))
+    assert v.reason == 'crash' and 'secret of' not in str(v) and time.monotonic() - start < 60, v
 
 
 @pytest.fixture

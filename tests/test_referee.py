@@ -250,6 +250,7 @@ class Clocked:
 def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree):
     looks = []
     judge = SimpleNamespace(rng=random.Random(0), ref=SimpleNamespace(eager_seconds=.001), kept=[None], factors=lambda: None, patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
+    judge.left = lambda: 1
     judge.train, judge.second_clock = partial(referee._train, judge), partial(referee._second_clock, judge)
     device, evidence = dict(eager=[.2]*5, compiled=[.19]*5, candidate=[events]*5), {}
     ms = referee._confirm(judge, Clocked(dict(candidate=wall)), ['eager', 'candidate', 'compiled'], device, evidence)
@@ -300,6 +301,43 @@ class Gated(Side):
         (info, fds), (gate, page) = self.arena.share(), self.gate.page.share()
         self.send(dict(op='open', arena=info, gate=gate), fds + page)
         self.answer('start of the worker', 5)
+
+
+COMPLEX = task('return torch.fft.rfft(x)', '[torch.randn(64, 256)]')
+ZEROS = '''
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x): return torch.zeros(x.shape[0], x.shape[1]//2 + 1, dtype=torch.complex64)
+'''
+OF_COMPLEX = task('return x*x.flip(0).clone()', '[torch.randn(64, 64, dtype=torch.complex64)]')
+PARTS = '''
+import torch, cuda_extension
+product = cuda_extension.declare("void product(float* out, const float* x, int64_t n, int64_t d)")
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        product(torch.view_as_real(out), torch.view_as_real(x), x.shape[0], x.shape[1])
+        return out
+'''
+PARTS_CODE = '''
+#include <cstdint>
+extern "C" void product(float* out, const float* x, int64_t n, int64_t d) {
+  for (int64_t i = 0; i < n; ++i) for (int64_t j = 0; j < d; ++j) {
+    const float *a = x + 2*(i*d + j), *b = x + 2*((n - 1 - i)*d + j);
+    float* o = out + 2*(i*d + j);
+    o[0] = a[0]*b[0] - a[1]*b[1]; o[1] = a[0]*b[1] + a[1]*b[0];
+  }
+}
+'''
+
+
+def test_complex_outputs_are_numbers(pool):
+    v = pool.judge(COMPLEX, Candidate((('model_new.py', ZEROS),)), UNTIMED)
+    assert v.reason == 'wrong_result', v
+    right = Candidate((('kernels/product.cpp', PARTS_CODE), ('model_new.py', PARTS)))
+    assert (v := pool.judge(OF_COMPLEX, right, QUICK)).correct, v
+    wrong = Candidate((('kernels/product.cpp', PARTS_CODE.replace('a[0]*b[1] +', 'a[0]*b[1] -')), ('model_new.py', PARTS)))
+    assert (v := pool.judge(OF_COMPLEX, wrong, UNTIMED)).reason == 'wrong_result' and v.errors[0]['where'][-1] == 1, v
 
 
 CHOLESKY = task('return torch.linalg.cholesky(x)', '[(lambda a: a@a.T/64 + .01*torch.eye(64))(torch.randn(64, 64))]')

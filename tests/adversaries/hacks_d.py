@@ -63,6 +63,16 @@ CASES = {
         t = threading.Thread(target=lambda: (time.sleep(.05), rms(out, x, self.w, x.shape[0], x.shape[1])))
         t.start()
         return out''', 'import threading, time\n'), 'incomplete_output wrong_result tamper'),
+    'a finaliser that begins before the call': Case('47', files('''
+        if "out" not in self.__dict__ or self.out.shape != x.shape: self.out, self.done = torch.empty_like(x), False
+        if not self.done: rms(self.out, x, self.w, x.shape[0], x.shape[1])
+        self.done = False
+        alias = torch.empty(0, device=x.device).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+        def early(_):
+            rms(self.out, alias, self.w, alias.shape[0], alias.shape[1])
+            self.done = True
+        self.keep = weakref.ref(x, early)
+        return self.out''', 'import weakref\n'), 'wrong_result incomplete_output stale_output tamper no_gain'),
     'a thread of C++ that finishes later': Case('47', files(code='#include <thread>\n#include <chrono>\n' + swap(CALL, LATER)), 'incomplete_output wrong_result tamper'),
     'a thread of C++ that is nearly done': Case('47', files(code='#include <thread>\n' + swap(CALL, '  std::thread([=] { launch(out, x, w, n, d, stream); }).detach();')), 'incomplete_output wrong_result tamper no_gain'),
     'a lazy subclass': Case('48', files('return Lazy.make(x, self.w)', tail=LAZY), 'output_type tamper'),
