@@ -173,6 +173,7 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
     except BaseException:
         if self.side is None: child.kill()
         raise
+    self.check_libraries(self.side, opts, abi)
     evidence |= dict(draws=names, arena=self.side.arena.via) | (dict(operators=self.operators) if opts.allow_torch else {})
     return self.side
 
@@ -185,7 +186,14 @@ def worst(kept: dict, r: dict, i: int, name: str):
     if not r['ok']: kept |= dict(draw=name, **{k: r[k] for k in ('where', 'share_wrong', 'got', 'want') if k in r})
 
 
-Judge.run_checks = _run_checks
+def _check_libraries(self: Judge, side: Side, opts: JudgeOptions, abi: str):
+    "Raise Failed where the process runs code from a file that was not there before the candidate: what it has noted about itself it may have cleared."
+    if opts.allow_torch or abi == 'inline' or opts.target != 'cpu': return                     # an own build is a file; drivers and compilers load theirs when they are needed
+    if new := sorted(side.mapped() - side.before):
+        raise rejected('foreign_library', f'it runs code from {tidy(os.path.basename(new[0]), 60)}; compute in your own kernel', libraries=[os.path.basename(n) for n in new[:20]])
+
+
+Judge.run_checks, Judge.check_libraries = _run_checks, _check_libraries
 
 # %% ../nbs/16_referee.ipynb #0152013a
 def _check(self: Judge, side: Side, draw: Draw, seconds: float, guard: bool, answer: dict|None = None):
@@ -286,7 +294,7 @@ WALL_CLOCK = "the judge's wall clock around forward in a worker, fresh values"
 CLOCK_STEP = 5e-4            # ms: half a microsecond, the resolution of CUDA events
 SPARE_MS = dict(cpu=.05, ipc=5e-4, memfd=.1)      # ms by which a forward may be longer by the second clock than eager's is: on a CPU; on a GPU in a train; or alone, copied through host memory
 TRAIN_SECONDS = .05          # that eager may take for a train
-EARLY_MS = .1                # ms that a worker may take, beside twice what eager's does, before a call whose inputs are there
+EARLY_MS = .1                # ms of CPU time that a worker may take, beside twice what eager's does, while its inputs are written
 IDLE = .1                    # of one core: what the candidate may take while others are timed
 PATTERN = 65521              # factors of the inputs of a timed call, repeated
 PLAIN_CLOCK = "the judge's wall clock around forward and the handing over of its outputs, fresh values; the samples report less than it"
@@ -305,6 +313,7 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
         ms, device = self.sample(side, names, opts)
         wall = self.confirm(side, names, device if side.cuda else ms, evidence)
     if side.gate and side.gate.waits: evidence |= dict(waits='forward waits for the device; leave that to the caller')
+    self.check_libraries(side, opts, evidence['abi'])
     self.lap('time', t)
     t = time.monotonic()
     with self.unpaid('draw', self.usual): last = self.ref.fill(self.ref.draw(self.rng.getrandbits(31), 'last draw'))
@@ -346,7 +355,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
         if n >= 5 and self.enough(n, began, device if side.cuda else ms, opts): break
         if self.left() <= -self.patience(): raise self.late()
     if side.early and (early := median(side.early)) > 2*median(self.baseline.early) + EARLY_MS:
-        raise rejected('tamper', f'it takes {early:.3f} ms before a call begins; do all work, and end all threads, within forward')
+        raise rejected('tamper', f'it takes {early:.3f} ms of CPU time before a call begins; do all work, and end all threads, within forward')
     used, spent = (sum(x) for x in zip(*busy))
     if used > 2e6 + IDLE*1e6*spent:
         if side.child.exit() is not None: raise ended(side.child, side.what)           # to be killed takes time as well

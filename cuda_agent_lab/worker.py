@@ -524,7 +524,7 @@ def _forwards(self: Worker, model, m: dict, watch: OperatorWatch|None, events: l
 
 # %% ../nbs/09_worker.ipynb #25a07b90
 def _call(self: Worker, m: dict, fds: list):
-    "One call. Answers twice: eight raw bytes, then a frame; before the bytes comes one when all is enqueued, or when it is awake, if the inputs are held back."
+    "One call. Answers twice: eight raw bytes, then a frame; before the bytes comes one when all is enqueued, if the inputs are held back on the device."
     model, sock, cuda, self.out = self.models[m['which']], self.channel.sock, self.device != 'cpu', None
     if m['reset']: self.reset({}, ())
     elif not self.local and m['held'] >= 0: self.pull()
@@ -540,7 +540,6 @@ def _call(self: Worker, m: dict, fds: list):
     if m['held'] < 0:
         if not sock.recv(1): raise WireClosed('the judge has gone')             # asleep, until the inputs are there
         if not self.local: self.pull()
-        sock.sendall(b'+')
     nonce, error, handed = wait_go(sock), None, []
     try:
         with torch.no_grad(): handed = self.forwards(model, m, watch, events)

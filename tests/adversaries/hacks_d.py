@@ -18,7 +18,7 @@ def serve(w, model, nonce, held):
         if m["op"] == "call":
             w.fresh(m["times"])
             w.channel.send({"ready": True})
-            if m["held"] < 0: sock.recv(1), sock.sendall(b"+")
+            if m["held"] < 0: sock.recv(1)
             nonce, handed = lab.wait_go(sock), []
             if m["held"] > 0:
                 sock.sendall(b"+")
