@@ -74,14 +74,14 @@ NUMBERS = dict(                                                # system call num
         migrate_pages=238, move_pages=239))
 _AUDIT = dict(x86_64=0xc000003e, aarch64=0xc00000b7)          # what the kernel calls them in a filter
 _SEALED = ('fork', 'vfork', 'execve', 'execveat', 'tkill', 'rt_sigqueueinfo', 'rt_tgsigqueueinfo', 'pidfd_send_signal', 'sched_setaffinity', 'sched_setscheduler', 'sched_setparam',
-           'sched_setattr', 'setpriority', 'ioprio_set')          # only what may start programs keeps these: they also reach other processes of the user
-_SPECIAL = (*_SEALED, 'connect', 'socket', 'clone', 'clone3', 'kill', 'tgkill', 'prlimit64')
+           'sched_setattr', 'setpriority', 'ioprio_set', 'connect')          # only what may start programs keeps these: they also reach other processes of the user
+_SPECIAL = (*_SEALED, 'socket', 'clone', 'clone3', 'kill', 'tgkill', 'prlimit64')
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _CLONE_THREAD, _NEW_NAMESPACES = 0x10000, 0x7e020080          # flags of clone
 
 # %% ../nbs/02_isolation.ipynb #bd9845ed
-def seccomp_program(fork: bool, pid: int, machine: str = platform.machine(), connect: bool = False) -> bytes:
-    "The filter for a process `pid`, for seccomp(2); raises KeyError for an architecture that is not in NUMBERS. connect: a GPU's driver may look for its services, by sockets that have a path."
+def seccomp_program(fork: bool, pid: int, machine: str = platform.machine()) -> bytes:
+    "The filter for a process `pid`, for seccomp(2); raises KeyError for an architecture that is not in NUMBERS."
     call, allow = NUMBERS[machine], 0x7fff0000
     error = lambda n: 0x50000 | n
     load = lambda at: (0x20, 0, 0, at)                        # a word of (number, architecture, instruction pointer, arguments)
@@ -93,7 +93,6 @@ def seccomp_program(fork: bool, pid: int, machine: str = platform.machine(), con
         if name in call: code.extend([equal(call[name], 0, len(body)), *body])
     for name in call:
         if name not in _SPECIAL: rule(name, ret(error(_EPERM)))
-    if not connect: rule('connect', ret(error(_EPERM)))
     rule('clone3', ret(error(_ENOSYS)))
     rule('socket', load(16), equal(1, 0, 1), ret(allow), ret(error(_EAFNOSUPPORT)))      # AF_UNIX
     wanted = [bits(_CLONE_THREAD, 1, 0), ret(error(_EPERM))] if not fork else []
@@ -104,9 +103,9 @@ def seccomp_program(fork: bool, pid: int, machine: str = platform.machine(), con
     return b''.join(struct.pack('HBBI', *i) for i in [*code, ret(allow)])
 
 
-def enter_seccomp(fork: bool, connect: bool = False):
+def enter_seccomp(fork: bool):
     "Put the filter on this process and all that it starts. Needs no_new_privs. Raises OSError where the kernel refuses."
-    program = seccomp_program(fork, os.getpid(), connect=connect)
+    program = seccomp_program(fork, os.getpid())
     kept = ctypes.create_string_buffer(program)
     number = dict(x86_64=317, aarch64=277)[platform.machine()]
     _checked('seccomp', _libc().syscall(number, 1, 1, struct.pack('HxxxxxxP', len(program)//8, ctypes.addressof(kept))))      # a filter, for all threads
@@ -160,7 +159,7 @@ def confine(room: Room):
     libc.capset(struct.pack('II', 0x20080522, 0), struct.pack('6I', *[0]*6))
     limit_resources(room)
     enter_landlock(room)
-    enter_seccomp(room.fork, connect=room.fork and room.gpu)
+    enter_seccomp(room.fork)
 
 
 def limit_resources(room: Room):

@@ -29,15 +29,13 @@ def c(name, *args):
     if getattr(libc, name)(*args) < 0: raise OSError(ctypes.get_errno(), name)
 def connect():
     s = socket.socket(); s.settimeout(1); s.connect(('127.0.0.1', port))
-def path():
-    with socket.socket(socket.AF_UNIX) as s: s.connect(os.path.join(os.path.dirname(secret), 'socket'))
 def shared():
     n = libc.shmget(0, 4096, 0o1600)
     if n < 0: raise OSError
     libc.shmctl(n, 0, None)
 def send(): socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', port))
 tries = dict(
-    tcp=connect, udp=send, path=path, shared=shared, netlink=lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+    tcp=connect, udp=send, shared=shared, netlink=lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
     read=lambda: open(secret).read(), listing=lambda: os.listdir(os.path.dirname(secret)).index('secret'), home=lambda: os.listdir(os.path.expanduser('~root')),
     environment=lambda: open(f'/proc/{pid}/environ').read(), memory=lambda: open(f'/proc/{pid}/mem', 'rb'), descriptors=lambda: os.readlink(f'/proc/{pid}/fd/0'),
     signal=lambda: os.kill(pid, 0), trace=lambda: c('ptrace', 0x4206, pid, 0, 0),
@@ -59,8 +57,7 @@ def test_a_room_keeps_in(level, tmp_path):
     works(level)
     folder, secret = tmp_path/'room', tmp_path/'secret'
     folder.mkdir(); secret.write_text('secret')
-    with socket.create_server(('127.0.0.1', 0)) as server, socket.socket(socket.AF_UNIX) as near:
-        near.bind(str(tmp_path/'socket')); near.listen()
+    with socket.create_server(('127.0.0.1', 0)) as server:
         argv = [sys.executable, '-I', '-S', '-c', ATTEMPTS, str(os.getpid()), str(secret), str(server.getsockname()[1]), str(folder)]
         p = subprocess.run(command(level, Room(write=(str(folder),)), argv), cwd=folder, capture_output=True, text=True, timeout=120)
     assert p.returncode == 0, p.stderr
@@ -71,10 +68,9 @@ def test_a_room_keeps_in(level, tmp_path):
 
 def test_without_a_room_the_attempts_succeed(tmp_path):
     "The negative control: at the level `process` those that do no harm do what they say."
-    harmless = ['tcp', 'udp', 'path', 'shared', 'read', 'listing', 'environment', 'signal']
+    harmless = ['tcp', 'udp', 'shared', 'read', 'listing', 'environment', 'signal']
     (tmp_path/'secret').write_text('secret')
-    with socket.create_server(('127.0.0.1', 0)) as server, socket.socket(socket.AF_UNIX) as near:
-        near.bind(str(tmp_path/'socket')); near.listen()
+    with socket.create_server(('127.0.0.1', 0)) as server:
         argv = [sys.executable, '-I', '-S', '-c', ATTEMPTS, str(os.getpid()), str(tmp_path/'secret'), str(server.getsockname()[1]), str(tmp_path), *harmless]
         p = subprocess.run(command('process', Room(write=(str(tmp_path),)), argv), cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert json.loads(p.stdout)['done'] == harmless, p.stderr
@@ -110,6 +106,7 @@ KERNEL = r'''
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 static void* nothing(void*) { return nullptr; }
 static int escaped() {
@@ -125,6 +122,10 @@ static int escaped() {
   struct rlimit none = {0, 0};
   if (prlimit(getppid(), RLIMIT_CORE, &none, nullptr) == 0) return 8;
   if (shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600) >= 0) return 10;
+  struct sockaddr_un near = {AF_UNIX, "/nowhere"};
+  int s = socket(AF_UNIX, SOCK_STREAM, 0);
+  if (connect(s, (struct sockaddr*)&near, sizeof near) == 0 || errno != EPERM) return 12;
+  close(s);
   if (setpriority(PRIO_PROCESS, getppid(), getpriority(PRIO_PROCESS, getppid())) == 0) return 11;
   char* const argv[] = {nullptr};
   execv("/bin/true", argv);
