@@ -149,7 +149,8 @@ class Side:
     "A worker and its arena. `opts` are the JudgeOptions (next notebook), `what` names it in messages. `ours`: a failure now is not the candidate's. `slot`: of which forward inputs and outputs are read."
     def __init__(self, child, ref: Reference, draw: Draw, opts, what: str, ways: tuple = WAYS):
         self.child, self.channel, self.ref, self.what, self.draw, self.ours, self.arena, self.taken, self.gate, self.slot = child, child.channel, ref, what, None, True, None, None, None, 0
-        self.written, self.early = {}, deque(maxlen=64)      # slot -> (draw, factors); ms of CPU time that its process took while its inputs were written, in the last calls
+        self.written, self.waiting = {}, set()               # slot -> (draw, factors); slots whose values are not in the arena yet
+        self.early = deque(maxlen=64)                        # ms of CPU time that its process took while its inputs were written, in the last calls
         self.cuda, self.ways = opts.device != 'cpu', ways
         self.specs, start = layout(list(ref.state.values()))
         self.inputs_at, used = start, layout(draw.tensors, start)[1] - start
@@ -256,7 +257,7 @@ def scaled(t: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
 
 def _write(self: Side, draw: Draw, factors: torch.Tensor|None = None, slot: int = 0):
-    "Fresh values (float inputs times `factors`) into the worker's input buffers for a forward; describes them first if they lie otherwise than before."
+    "Fresh values (float inputs times `factors`) for a forward: the next call puts them into the worker's input buffers. Describes them first if they lie otherwise than before."
     lies = lambda d: [(t.shape, t.stride(), t.dtype) for t in d.tensors]
     if self.draw is None or self.draw is not draw and (self.draw.tree != draw.tree or lies(self.draw) != lies(draw)):
         self.arg_specs, end = layout(draw.tensors, self.inputs_at)
@@ -265,12 +266,13 @@ def _write(self: Side, draw: Draw, factors: torch.Tensor|None = None, slot: int 
         self.answer('arguments', 60)
         self.views = [[at(self.arena.memory, moved(s, i*self.stride)) for s in self.arg_specs] for i in range(self.slots)]
     self.draw, self.written[slot] = draw, (draw, factors)
-    self.fill(slot)
+    self.waiting.add(slot)
 
 
 def _fill(self: Side, slot: int):
-    "The values that were written last."
+    "Put them there."
     draw, factors = self.written[slot]
+    self.waiting.discard(slot)
     for v, t in zip(self.views[slot], draw.tensors):
         run(v).copy_(run(t if factors is None else scaled(t, factors)))              # the arena may lie in host memory
 
@@ -403,6 +405,8 @@ def _call(self: Side, which: str, seconds: float, guard=False, collect=False, co
     held, gate = cold or deliver, self.gate
     if not empty: self.poison(times)           # checked or not: the outbox must not tell
     if held: self.hold(times)
+    else:
+        for i in sorted(self.waiting): self.fill(i)
     self.sync()
     try:
         self.send(dict(op='call', which=which, guard=guard, held=(gate.turn if gate else -1) if held else 0, flush=cold, empty=empty, deliver=deliver, times=times, reset=self.ref.stateful))

@@ -263,6 +263,7 @@ def _start_baseline(self: Judge, draw: Draw):
         self.baseline.send(dict(op='reset'))
         self.baseline.answer('reset', 60)
         self.baseline.write(draw)
+        self.baseline.fill(0)                                          # torch.compile is no call
     if self.opts.compile and self.compiled is None:
         try:
             self.baseline.send(dict(op='compile'))
