@@ -85,6 +85,12 @@ CASES = {
         pool = ThreadPoolExecutor(1)
         pool.submit(int).result()
         '''), 'torch_fallback'),
+    'another library, the notes cleared': Case('7', files(head='import ctypes, sys\n', init='''
+        f = sys._getframe(1)
+        while f is not None and not hasattr(f.f_locals.get("self"), "notes"): f = f.f_back
+        notes = f.f_locals["self"].notes
+        self.__dict__["lib"] = ctypes.CDLL("libgmp.so.10")
+        notes.clear()'''), 'foreign_library', only='cpu'),
     'NumPy': Case('7', files('''
         a = x.numpy()
         return torch.from_numpy(a/np.sqrt((a*a).mean(-1, keepdims=True) + 1e-5)*self.w.detach().numpy())''', 'import numpy as np\n'), 'foreign_library torch_fallback'),
