@@ -11,7 +11,7 @@ __all__ = ['COMPILE_SECONDS', 'TIMED', 'FIRST_CALL', 'AHEAD_SECONDS', 'INTERPRET
 
 # %% ../nbs/16_referee.ipynb #58f1d117
 import importlib.metadata, importlib.util, math, os, platform, random, secrets, time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,7 @@ from .compare import compare
 from .compilers import device_of
 from .counters import count
 from .draws import Draw, Reference, TaskInvalid, gate, is_plain, kappas, make_draws, precision_of, same, usable
-from .exchange import WAYS, Failed, InfraFailed, Side, check_honest, check_structure, describe_error, ended, forbidden_symbols, imports_the_lab
+from .exchange import REST_SECONDS, WAYS, Failed, InfraFailed, Side, check_honest, check_structure, describe_error, ended, forbidden_symbols, imports_the_lab
 from .exchange import rejected, scaled, threads_of
 from .timing import LOOKS, THRESHOLDS, decided, paired_ratio, summarise
 from .verdict import UNGRADED, Verdict, milestone, plain
@@ -337,6 +337,10 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
     limit = {n: self.patience() if n == 'candidate' else 60 + self.patience() for n in names}
     for n in names: sides[n].call(n, limit[n], cold=True)          # one call unguarded, to warm
     if self.uneven is None: self.uneven = self.takes_factors()
+    if side.cuda:                                                   # later it will be stopped
+        since = side.cpu_ns()
+        time.sleep(REST_SECONDS)
+        busy.append((side.cpu_ns() - since, 1e3*REST_SECONDS))
     began, rng, n = time.monotonic(), self.rng, 0
     while True:
         if n in (0, 5, *LOOKS): looked = rng.randint(n + 1, next((k for k in (5, *LOOKS) if k > n), n + 64))
@@ -345,8 +349,8 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
             checked = n == looked and name == 'candidate'
             sides[name].write(plain_draw, factors)
             since = side.cpu_ns()
-            a = sides[name].call(name, limit[name], collect=checked, cold=True)
-            if name != 'candidate': busy.append((side.cpu_ns() - since, a['ms']))
+            with self.turn(side, name): a = sides[name].call(name, limit[name], collect=checked, cold=True)
+            if name != 'candidate' and not side.cuda: busy.append((side.cpu_ns() - since, a['ms']))
             ms[name].append(a['ms'])
             device[name].append(max(a['device_ms'], CLOCK_STEP) if side.cuda else math.nan)
             self.faults.setdefault(name, []).append(a['faults'])
@@ -362,6 +366,14 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
         if side.child.exit() is not None: raise ended(side.child, side.what)           # to be killed takes time as well
         raise rejected('tamper', f'it takes {used/1e6/spent:.2f} of a core while others are timed; end all work, and all threads, within forward')
     return ms, device
+
+# %% ../nbs/16_referee.ipynb #f004e3f7
+def _turn(self: Judge, side: Side, name: str):
+    "A context for a call of this side: that of another than the candidate, `side`, finds it apart."
+    return nullcontext() if name == 'candidate' else side.apart()
+
+
+Judge.turn = _turn
 
 # %% ../nbs/16_referee.ipynb #5572aed1
 def _factors(self: Judge) -> torch.Tensor:
@@ -419,8 +431,9 @@ def _second_clock(self: Judge, sides: dict, rounds: int, looks) -> dict:
         if s.cuda: self.train(s, n, times)                                                      # what an empty one hands over is as large
     for _ in range(rounds):
         if self.left() <= 0: raise self.late()
-        none.append(self.train(sides['eager'], 'eager', times, empty=True))
-        for n in self.rng.sample(list(sides), len(sides)): ms[n].append(self.train(sides[n], n, times, look=n == 'candidate' and next(looks, True)))
+        with self.turn(sides['candidate'], 'eager'): none.append(self.train(sides['eager'], 'eager', times, empty=True))
+        for n in self.rng.sample(list(sides), len(sides)):
+            with self.turn(sides['candidate'], n): ms[n].append(self.train(sides[n], n, times, look=n == 'candidate' and next(looks, True)))
     base = median(none)
     return {n: [max((t - base)/times, CLOCK_STEP) for t in v] for n, v in ms.items()}
 

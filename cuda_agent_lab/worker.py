@@ -596,6 +596,7 @@ def _hand_over(self: Worker, i: int = 0) -> dict:
     kinds = [f'{type(t).__module__}.{type(t).__name__}' + ('' if p else ' (a subclass)') for t, p in zip(tensors, plain)]
     info = dict(tree=tree, kinds=kinds, copied=False, tensors=[[str(t.dtype)[6:], list(t.shape)] if p else ['', []] for t, p in zip(tensors, plain)])
     if not all(plain): return info                                                  # and no attribute of such a tensor was touched
+    if any(map(self.in_outbox, tensors)): return info                               # it would save the copy that is taken off
     key = i, str(info['tensors'])                                                   # between the forwards of a train there is no time to lose: a candidate that waits for the device pays for it
     if key not in self.places:
         specs, end = layout(tensors, start, dense=True)
@@ -605,6 +606,12 @@ def _hand_over(self: Worker, i: int = 0) -> dict:
         for place, t in zip(self.places[key], tensors): put(place, t)
     self.handed = info['tensors']
     return info | dict(copied=True)
+
+
+def _in_outbox(self: Worker, t: torch.Tensor) -> bool:
+    "Whether a tensor lies in an outbox."
+    off = torch.Tensor.data_ptr(t) - self.memory.data_ptr() - self.outbox[0]
+    return 0 <= off < self.memory.numel() - self.outbox[0] and off % self.stride < self.outbox[1]
 
 
 def _push(self: Worker, times: int):
@@ -621,4 +628,4 @@ def _collect(self: Worker, m: dict, fds: list):
     return info
 
 
-Worker.hand_over, Worker.push, Worker.collect = _hand_over, _push, _collect
+Worker.hand_over, Worker.in_outbox, Worker.push, Worker.collect = _hand_over, _in_outbox, _push, _collect

@@ -281,7 +281,7 @@ def test_a_batch_is_shared():
         def act(self, cs): time.sleep(.5); return super().act(cs)
     plays = {f'{i}': [say(kernel('speed 2')), END] for i in range(5)}
     es = go(plays, policy=Slow(plays), limits=Limits(max_turns=4, max_seconds=.6))
-    assert {e.exit_status for e in es} == {'submitted'} and all(.09 < t['act_s'] < .2 for e in es for t in e.meta['turns'])
+    assert {e.exit_status for e in es} == {'submitted'} and all(.09 < t['act_s'] < .4 for e in es for t in e.meta['turns'])
     (e,) = go(dict(a=[say(kernel('speed 2')), END]), policy=Slow(dict(a=[say(kernel('speed 2')), END])), limits=Limits(max_turns=4, max_seconds=.4))
     assert e.exit_status == 'time_limit'
 

@@ -122,12 +122,14 @@ def test_the_counters_see_what_no_comparison_can(pool, code, declared):
     found = v.evidence['counters']
     assert 'operations' in found, found
     used = {k.split()[0] for k in found['operations'] if k.endswith('tensor')}
-    assert used == {'ffma': set(), 'cublas fp32': set(), 'three tf32': {'tf32'}}.get(code, {code.split()[-1]}), found
+    # cuBLAS is free to be more exact than it was asked to: for FAST_16BF it takes TF32 on an H200 (torch 2.11, CUDA 13.0).
+    seen = {'ffma': [set()], 'cublas fp32': [set()], 'three tf32': [{'tf32'}], 'cublas bf16': [{'bf16'}, {'tf32'}]}.get(code, [{code.split()[-1]}])
+    assert used in seen, found
     if code in ('tf32', 'bf16'): assert found['operations'][f'{code} tensor'] == 2*N**3
     if code == 'ffma': assert found['operations']['fp32'] >= 2*N**3
     allowed = {'fp32': set(), 'tf32': {'tf32'}}[declared]
     if used <= allowed or code == 'three tf32': assert v.correct and ('note' in found) == (not used <= allowed), v
-    else: assert v.reason == 'precision' and code.split()[-1] in v.message and v.milestone == -1, v
+    else: assert v.reason == 'precision' and used.pop() in v.message and v.milestone == -1, v
 
 
 def test_parts_of_float32_are_float32(pool):

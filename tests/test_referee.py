@@ -4,6 +4,7 @@ import dataclasses
 import random
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -243,6 +244,7 @@ class Clocked:
     cuda, slots, gate, arena = True, 4, None, SimpleNamespace(via='memfd')
     def __init__(self, ms): self.ms = ms
     def write(self, *_): pass
+    def apart(self): return nullcontext()
     def call(self, name, seconds, empty=False, collect=False, deliver=False, times=1, slot=0): return dict(ms=.02 + (0 if empty else times*self.ms[name]))
 
 
@@ -251,7 +253,7 @@ def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree
     looks = []
     judge = SimpleNamespace(rng=random.Random(0), ref=SimpleNamespace(eager_seconds=.001), kept=[None], factors=lambda: None, patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
     judge.left = lambda: 1
-    judge.train, judge.second_clock = partial(referee._train, judge), partial(referee._second_clock, judge)
+    judge.train, judge.second_clock, judge.turn = partial(referee._train, judge), partial(referee._second_clock, judge), partial(referee._turn, judge)
     device, evidence = dict(eager=[.2]*5, compiled=[.19]*5, candidate=[events]*5), {}
     ms = referee._confirm(judge, Clocked(dict(candidate=wall)), ['eager', 'candidate', 'compiled'], device, evidence)
     assert bool(ms) != agree and abs(evidence['wall_ms'] - wall) < 1e-6

@@ -22,8 +22,8 @@ from cuda_agent_lab.pool import LocalPool
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task, sandbox_dir
 from cuda_agent_lab.workspace import Candidate, CandidateError, read_candidate
-from ours import ADVERSARIES, HONEST
-from parts import for_target, plain_of
+from ours import ADVERSARIES, HONEST, gains, plain_of
+from parts import for_target
 
 CASES = Path(__file__).parent/'cases'
 SECONDS = 20                 # for one checker and one candidate
@@ -225,8 +225,8 @@ def row(group, number, name, honest, case, pool: LocalPool, target: str, plain: 
     pool.build_timeout = 15. if 'build_timeout' in words or '44_' in name else 120.
     v = pool.judge(task, candidate, JudgeOptions(target=target, compile=False, max_pairs=17, timeout=60. if target == 'cuda' else 30.))
     ms = v.timing['candidate'].median_ms if v.correct else None
-    if v.correct and honest: plain[name] = ms
-    held = not v.correct or 'no_gain' in words and ms > plain[plain_of(case)]/2.5
+    if v.correct and honest: plain[name] = v
+    held = not v.correct or 'no_gain' in words and not gains(case, v, plain[plain_of(case)])
     return about | dict(status=v.status, reason=v.reason, ms=ms and round(ms, 4), isolation=v.isolation, held=honest is False and held)
 
 

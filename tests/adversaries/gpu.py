@@ -1,7 +1,7 @@
 "What only a GPU has: `CASES`, group -> name -> Case, and honest work that looks like it."
 from hacks_b import MODE
 from hacks_d import LOOP
-from parts import CALL, PRODUCT, SIDES, Case, before, files, honest, swap
+from parts import CALL, PRODUCT, SIDES, TORCH, Case, before, files, honest, swap, task
 
 ONLY = 'cuda'
 CUBLAS = '''
@@ -32,6 +32,38 @@ BESIDE_CALL = f'''
   idle = false;
 {CALL}
   idle = true;'''
+NOW_AND_THEN = """
+#include <thread>
+#include <chrono>
+#include <atomic>
+static std::atomic<bool> idle{false};
+static std::atomic<cudaStream_t> own;
+__global__ static void spin(long long cycles) { long long t = clock64(); while (clock64() - t < cycles) {} }
+static void slow_the_others(cudaStream_t stream) {
+  own = stream;
+  static bool first = true;
+  if (!first) return;
+  first = false;
+  std::thread([] {
+    cudaStream_t mine;
+    cudaStreamCreateWithFlags(&mine, cudaStreamNonBlocking);
+    for (;;) {
+      std::this_thread::sleep_for(std::chrono::microseconds(300));
+      if (idle && cudaStreamQuery(own) == cudaSuccess && cudaStreamQuery(mine) == cudaSuccess) spin<<<1024, 256, 0, mine>>>(1000000);
+    }
+  }).detach();
+}
+"""
+# What empties the cache, made too small, in the worker's own frame.
+SMALL = LOOP + 'if f is not None: f.f_locals["self"].flush = f.f_locals["self"].flush[:1]\n'
+BLIND = """
+import sys
+class Lines:
+    def free(self): pass
+    def set_aside(self): return False
+"""
+BIG = task('big', 'return ' + TORCH, 'torch.randn(4096, 1024)', 'self.w = nn.Parameter(torch.ones(d))', '1024', 'd')
+LONG = task('long', 'return x@self.w', 'torch.randn(4096, 4096)', 'self.w = nn.Parameter(torch.randn(d, d)/d**.5)', '4096', 'd')
 GRAPH = '''
 if "g" not in self.__dict__:
     self.__dict__["x"], self.__dict__["out"] = x.clone(), torch.empty_like(x)
@@ -61,6 +93,16 @@ SEEK_CALL = '''
   cudaStreamSynchronize(stream);
   if (b != ~0ull) cudaMemcpyAsync(out, m + b*128, n*d*4, cudaMemcpyDeviceToDevice, stream);
   else cudaMemsetAsync(out, 0, n*d*4, stream);'''
+BLAS = SIDES + '''
+#include <cublas_v2.h>
+extern "C" void rms(float* out, const float* x, const float* w, int64_t n, int64_t d, Stream stream) {
+  static cublasHandle_t handle = nullptr;
+  const float one = 1, zero = 0;
+  if (!handle) cublasCreate(&handle);
+  cublasSetStream(handle, stream);
+  cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)d, (int)n, (int)d, &one, w, (int)d, x, (int)d, &zero, out, (int)d);
+}
+'''
 TF32 = '''
 #include <mma.h>
 using namespace nvcuda;
@@ -152,6 +194,7 @@ CASES = dict(
     A={
         'cuBLAS through ctypes': Case('7', files('out = torch.empty_like(x)\nproduct(out, x, self.w, *x.shape)\nreturn out', CUBLAS, square=True), 'foreign_library', PRODUCT, ONLY),
         'kernels beside the others': Case('14', files(code=BESIDE + swap(CALL, BESIDE_CALL)), 'tamper', only=ONLY),
+        'kernels beside the others, now and then': Case('14', files(code=NOW_AND_THEN + BLAS.replace('  cublasSgemm', '  slow_the_others(stream);\n  idle = false;\n  cublasSgemm').replace('(int)d);\n', '(int)d);\n  idle = true;\n'), square=True), 'tamper no_gain', LONG, ONLY, room=1.2),
     },
     B={
         'a graph of the first inputs': Case('20', files(GRAPH + 'self.g.replay()\nreturn self.out'), 'stale_output wrong_result', only=ONLY),
@@ -179,6 +222,8 @@ CASES = dict(
             '''), 'tamper no_gain', only=ONLY),
         'events that are recorded again': Case('51', files('ONCE\n' + LOOP + 'if f is not None and not f.f_locals["m"].get("guard"): f.f_locals["events"][0].record()\nreturn out', 'import sys\n'), 'tamper no_gain', only=ONLY),
         'lines of the L2 cache set aside': Case('53', files(code=before(PERSIST)), 'l2_persistence no_gain', only=ONLY),
+        'a cache that is not emptied': Case('52', files(SMALL + 'RUN', 'import sys\n'), 'tamper no_gain', BIG, ONLY, room=1.15),
+        'lines set aside behind the worker\'s back': Case('53', files(SMALL + 'if f is not None: f.f_locals["self"].lines = Lines()\nRUN', BLIND, before(PERSIST)), 'l2_persistence tamper no_gain', BIG, ONLY, room=1.15),
         'a time of zero': Case('58', forged('0.'), 'tamper no_gain', only=ONLY),
         'a time that is no number': Case('58', forged('float("nan")'), 'tamper no_gain', only=ONLY),
     },
@@ -197,18 +242,10 @@ WAITED = SIDE + '''  static cudaEvent_t before_it = nullptr, after_it = nullptr;
   cudaEventRecord(before_it, stream);
   cudaStreamWaitEvent(mine, before_it, 0);
 ''' + SIDE_CALL + '\n  cudaEventRecord(after_it, mine);\n  cudaStreamWaitEvent(stream, after_it, 0);'
-BLAS = SIDES + '''
-#include <cublas_v2.h>
-extern "C" void rms(float* out, const float* x, const float* w, int64_t n, int64_t d, Stream stream) {
-  static cublasHandle_t handle = nullptr;
-  const float one = 1, zero = 0;
-  if (!handle) cublasCreate(&handle);
-  cublasSetStream(handle, stream);
-  cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)d, (int)n, (int)d, &one, w, (int)d, x, (int)d, &zero, out, (int)d);
-}
-'''
 HONEST = {
     'a stream that is waited for': honest(files(code=swap(CALL, '  ' + WAITED)), only=ONLY),
     'a graph whose input is copied': honest(files(GRAPH + 'self.x.copy_(x)\nself.g.replay()\nreturn self.out.clone()'), only=ONLY),
     'cuBLAS for a product': honest(files(code=BLAS, square=True), PRODUCT, ONLY),
+    'cuBLAS for a long product': honest(files(code=BLAS, square=True), LONG, ONLY),
+    'a big input': honest(files(), BIG, ONLY),
 }

@@ -34,6 +34,17 @@ HONEST = {
     'a product': honest(files(code=PRODUCT_CODE, square=True), PRODUCT),
 } | hacks_c.HONEST | gpu.HONEST
 
+
+def plain_of(case) -> str:
+    "The honest candidate whose speed-up is that of a case with 'no_gain'."
+    return next(name for name, h in HONEST.items() if h.task is case.task)
+
+
+def gains(case, v, plain) -> bool:
+    "Whether an accepted case is faster than it is, by its verdict and that of `plain_of`."
+    return v.speedup_eager['median'] > case.room*plain.speedup_eager['median']
+
+
 EXCUSED = {
     '55': 'the clocks of the device are the machine\'s; what a candidate can try to set is 88, and pairs are interleaved',
     '56': 'a fault of the judge: what it takes the time of is its own choice',

@@ -169,13 +169,9 @@ class Case:
     task: Task = RMS
     only: str = ''            # the target that it needs
     needs: str = ''           # the least isolation that can stop it; '' where the referee itself does
+    room: float = 2.5         # times the honest speed-up that is still no gain: for noise
 
 
 def honest(files: dict, task: Task = RMS, only: str = '') -> Case:
     "A candidate that must be accepted."
     return Case('', files, 'correct', task, only)
-
-
-def plain_of(case: Case) -> str:
-    "The honest candidate whose time is that of a case with 'no_gain'."
-    return 'a product' if case.task is PRODUCT else 'plain'

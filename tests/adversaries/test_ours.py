@@ -18,8 +18,8 @@ from cuda_agent_lab.pool import LocalPool, overloaded
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.verdict import Verdict
 from cuda_agent_lab.workspace import Candidate, CandidateError
-from ours import ADVERSARIES, EXCUSED, HONEST, covered
-from parts import for_target, plain_of
+from ours import ADVERSARIES, EXCUSED, HONEST, covered, gains, plain_of
+from parts import for_target
 
 QUICK = JudgeOptions(compile=False, max_pairs=17, timeout=20.)
 EVERY = range(1, 89)
@@ -50,9 +50,6 @@ def judge(target, request):
     Path('/dev/shm/calab-adversary').unlink(missing_ok=True)
 
 
-def ms(v: Verdict) -> float: return v.timing['candidate'].median_ms
-
-
 @pytest.mark.parametrize('name', HONEST)
 def test_honest(name, judge, table):
     v = judge(HONEST[name])
@@ -69,8 +66,8 @@ def test_refused(name, judge, table):
     if v.infra and overloaded(): pytest.skip('the machine is overloaded')
     if case.needs and v.correct and LADDER.index(v.isolation) < LADDER.index(case.needs): pytest.xfail(f'needs isolation by {case.needs}')
     if v.correct and 'no_gain' in words:
-        plain = ms(judge(HONEST[plain_of(case)]))
-        assert ms(v) > plain/2.5, (plain, v)
+        plain = judge(HONEST[plain_of(case)])
+        assert not gains(case, v, plain), (plain, v)
     else: assert v.reason in words or v.status in words, v
     assert v.correct or v.message, v
 
