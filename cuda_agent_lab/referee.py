@@ -6,8 +6,8 @@ Docs: https://example.github.io/cuda_agent_lab/referee.html.md"""
 
 # %% auto #0
 __all__ = ['COMPILE_SECONDS', 'TIMED', 'FIRST_CALL', 'AHEAD_SECONDS', 'INTERPRETED', 'DEVICE_CLOCK', 'WALL_CLOCK', 'CLOCK_STEP',
-           'SPARE_MS', 'TRAIN_SECONDS', 'EARLY_MS', 'IDLE', 'PATTERN', 'PLAIN_CLOCK', 'TRAIN_CLOCK', 'CONTEXT',
-           'JudgeOptions', 'Judge', 'worst', 'small', 'device_name', 'versions']
+           'SPARE_MS', 'TRAIN_SECONDS', 'EARLY_MS', 'IDLE', 'IDLE_SECONDS', 'PATTERN', 'PLAIN_CLOCK', 'TRAIN_CLOCK',
+           'CONTEXT', 'JudgeOptions', 'Judge', 'worst', 'small', 'device_name', 'versions']
 
 # %% ../nbs/16_referee.ipynb #58f1d117
 import importlib.metadata, importlib.util, math, os, platform, random, secrets, time
@@ -22,7 +22,7 @@ from .compare import compare
 from .compilers import device_of
 from .counters import count
 from .draws import Draw, Reference, TaskInvalid, gate, is_plain, kappas, make_draws, precision_of, same, usable
-from .exchange import REST_SECONDS, WAYS, Failed, InfraFailed, Side, check_honest, check_structure, describe_error, ended, forbidden_symbols, imports_the_lab
+from .exchange import WAYS, Failed, InfraFailed, Side, check_honest, check_structure, describe_error, ended, forbidden_symbols, imports_the_lab
 from .exchange import rejected, scaled, threads_of
 from .timing import LOOKS, THRESHOLDS, decided, paired_ratio, summarise
 from .verdict import UNGRADED, Verdict, milestone, plain
@@ -216,11 +216,21 @@ def _check(self: Judge, side: Side, draw: Draw, seconds: float, guard: bool, ans
         paper = self.opts_now.tolerance == 'paper'                    # the paper knows no variants; timed calls count
         if (r['ok'] if not paper else r['paper_ok'] or not (plain_draw or draw.name == TIMED)): continue
         r = dict(kind='wrong_result', where=None, share_wrong=0.0, got=math.nan, want=math.nan) | r
+        if i < len(outs) and self.comes_late(side, draw, i, outs[i]):
+            raise rejected('incomplete_output', f'on {draw.name} output {i} is not there when it is read; launch on the stream that you are given, or have it wait for yours')
         if i < len(outs) and (found := precision_of(self.ref, draw, i, outs[i])): r |= dict(kind='precision', factors=found, declared=self.opts.precision)
         elif self.is_stale(outs, draw):
             raise rejected('stale_output', f'on {draw.name} forward returns the result of an earlier call; compute from the inputs at each call')
         raise rejected(r['kind'], describe_error(r, i, draw.name))
     self.earlier = [Draw(draw.name, draw.tree, draw.tensors, outs=draw.outs)] if sum(e.ref.numel() for e in draw.outs) < 1 << 24 else []
+
+
+def _comes_late(self: Judge, side: Side, draw: Draw, i: int, out: torch.Tensor) -> bool:
+    "On a GPU, whether output i is nothing but NaN only where the inputs come after the call: made on a stream that nobody waits for."
+    if not side.gate or not out.is_floating_point() or not out.numel() or not bool(out.isnan().all()): return False
+    side.write(draw)
+    side.call('candidate', self.call_limit(), collect=True)
+    return not bool(side.outputs(draw)[i].isnan().all())
 
 
 def _is_stale(self: Judge, outs: list, draw: Draw) -> bool:
@@ -234,7 +244,7 @@ def _is_stale(self: Judge, outs: list, draw: Draw) -> bool:
     return False
 
 
-Judge.check, Judge.is_stale = _check, _is_stale
+Judge.check, Judge.comes_late, Judge.is_stale = _check, _comes_late, _is_stale
 
 # %% ../nbs/16_referee.ipynb #9d1f1351
 def _check_kernels(self: Judge, side: Side, opts: JudgeOptions, evidence: dict):
@@ -297,6 +307,7 @@ SPARE_MS = dict(cpu=.05, ipc=5e-4, memfd=.1)      # ms by which a forward may be
 TRAIN_SECONDS = .05          # that eager may take for a train
 EARLY_MS = .1                # ms of CPU time that a worker may take, beside twice what eager's does, while its inputs are written
 IDLE = .1                    # of one core: what the candidate may take while others are timed
+IDLE_SECONDS = .05           # for which that is looked at on a GPU
 PATTERN = 65521              # factors of the inputs of a timed call, repeated
 PLAIN_CLOCK = "the judge's wall clock around forward and the handing over of its outputs, fresh values; the samples report less than it"
 TRAIN_CLOCK = "the judge's wall clock around so many forwards in a row that are enqueued before their inputs come, less the same without forwards, warm, fresh values; the samples report less than it"
@@ -313,6 +324,7 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
         if side.children(): raise rejected('process_spawn', 'a process that it has started still runs; end them all before forward returns')
         ms, device = self.sample(side, names, opts)
         wall = self.confirm(side, names, device if side.cuda else ms, evidence)
+    if not all(side.rest): evidence |= dict(unrest=round(1 - sum(side.rest)/len(side.rest), 3))      # share of the calls of others at which the device did something else
     if side.gate and side.gate.waits: evidence |= dict(waits='forward waits for the device; leave that to the caller')
     self.check_libraries(side, opts, evidence['abi'])
     self.lap('time', t)
@@ -339,8 +351,8 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
     if self.uneven is None: self.uneven = self.takes_factors()
     if side.cuda:                                                   # later it will be stopped
         since = side.cpu_ns()
-        time.sleep(REST_SECONDS)
-        busy.append((side.cpu_ns() - since, 1e3*REST_SECONDS))
+        time.sleep(IDLE_SECONDS)
+        busy.append((side.cpu_ns() - since, 1e3*IDLE_SECONDS))
     began, rng, n = time.monotonic(), self.rng, 0
     while True:
         if n in (0, 5, *LOOKS): looked = rng.randint(n + 1, next((k for k in (5, *LOOKS) if k > n), n + 64))

@@ -1,10 +1,12 @@
-"""What each signal of honesty and each level of isolation costs: seconds per verdict with it and without it, taken in turn.
+"""What each signal of honesty and each level of isolation costs: seconds per verdict with it and without it, in rounds of all of them in random order.
 
   python tools/safety_cost.py                         -> figures/safety_cost_cpu.json, about 5 minutes
   python tools/safety_cost.py --target cuda           -> figures/safety_cost_cuda.json, on a GPU
 
 A signal is taken away in the processes of a pool of its own, by a module that their parents import; the package has no such switches. --rounds N, --out FOLDER."""
-import argparse, datetime, json, os, sys, tempfile, time
+import argparse, datetime, json, math, os, random, sys, tempfile, time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 import torch
@@ -25,13 +27,15 @@ WITHOUT = {
     'symbols of the library read': 'referee.forbidden_symbols = lambda *a: []',
     'variants of the draws': 'draws.VARIANTS = ()',
     'outputs poisoned': 'exchange.Side.poison = lambda self, times=1: None',
-    'fresh values in timed calls': 'fill = exchange.Side.write\nexchange.Side.write = lambda self, draw, factors=None, slot=0: None if factors is not None and self.draw is not None else fill(self, draw)\n'
+    'fresh values in timed calls': 'fill = exchange.Side.write\nexchange.Side.write = lambda self, draw, factors=None, slot=0: None if factors is not None and slot in self.written else fill(self, draw)\n'
                                    'referee.Judge.check_timed = lambda *a: None\nreferee.Judge.is_stale = lambda *a: False',
     'inputs held back': 'exchange.Side.hold = lambda self, times: None\nexchange.Side.write_late = lambda self: self.channel.sock.sendall(b"!")',
     'second clock': 'referee.Judge.confirm = lambda *a: {}',
 }
-ON_A_GPU = {                  # there it is done in another way
-    'inputs held back': 'exchange.Gate, worker.DELAY = lambda: None, 1'}
+ON_A_GPU = {                  # there it is done in another way, or only there
+    'inputs held back': 'exchange.Gate, worker.DELAY = lambda: None, 1',
+    'cache emptied by the judge as well': 'whole = exchange.Side.release\nexchange.Side.release = lambda self, times, cold: whole(self, times, False)',
+    'stopped while others are timed': 'import contextlib\nexchange.Side.apart = lambda self: contextlib.nullcontext()\nreferee.IDLE_SECONDS = 0.'}
 
 
 class Stripped(LocalPool):
@@ -62,19 +66,22 @@ def verdict_seconds(pool, task, candidate, opts) -> float:
     return time.perf_counter() - t
 
 
-def compare(base, other, jobs, rounds: int) -> dict:
-    "Of each job the median seconds per verdict in both pools, and the median of the paired differences."
-    for pool in (base, other):
-        for job in jobs.values():
-            for _ in range(2): verdict_seconds(pool, *job)
-    out = {}
-    for name, job in jobs.items():
-        pairs = []
-        for k in range(rounds):
-            took = {p: verdict_seconds(p, *job) for p in ((base, other) if k % 2 else (other, base))}
-            pairs.append((took[base], took[other]))
-        out[name] = dict(base=round(median(a for a, _ in pairs), 4), other=round(median(b for _, b in pairs), 4), difference=round(median(a - b for a, b in pairs), 4))
-    return out
+def measure(pools: dict, job: tuple, rounds: int, say) -> dict:
+    "{name: [seconds of a verdict in that pool, one of each round]}; the order within a round is random."
+    say(f'{len(pools)} pools start')
+    with ThreadPoolExecutor(4) as threads: list(threads.map(lambda p: [verdict_seconds(p, *job) for _ in range(2)], pools.values()))
+    seconds = {name: [] for name in pools}
+    for k in range(rounds):
+        for name in random.sample(list(pools), len(pools)): seconds[name].append(verdict_seconds(pools[name], *job))
+        say(f'round {k + 1} of {rounds}')
+    return seconds
+
+
+def difference(base: list, other: list) -> dict:
+    "Median seconds of both, the median of the differences within a round, and its standard error (from the median absolute deviation)."
+    d = [a - b for a, b in zip(base, other)]
+    error = 1.4826*median(abs(x - median(d)) for x in d)*(math.pi/2/len(d))**.5
+    return dict(base=round(median(base), 4), other=round(median(other), 4), difference=round(median(d), 4), error=round(error, 4))
 
 
 def main() -> int:
@@ -83,25 +90,22 @@ def main() -> int:
     parser.add_argument('--rounds', type=int, default=15)
     parser.add_argument('--out', type=Path, default=FIGURES)
     args = parser.parse_args()
-    say = lambda text: print(text, file=sys.stderr, flush=True)
     opts = JudgeOptions(target=args.target, compile=False, max_pairs=17)
-    jobs = {'256 x 256 times 3': (TASK, candidate(True, args.target), opts)}               # next to no work: what is left is the judge
-    signals, levels = {}, {}
-    with tempfile.TemporaryDirectory() as folder:
+    name, job = '256 x 256 times 3', (TASK, candidate(True, args.target), opts)            # next to no work: what is left is the judge
+    missing = {level: why for level in LEVELS if (why := obstacle(level))}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [folder, os.environ.get('PYTHONPATH', '')]))
-        weakest = dict(target=args.target, isolation='process')
-        with pool_without('', Path(folder), **weakest) as base:
-            for what in WITHOUT | (ON_A_GPU if args.target == 'cuda' else {}):
-                with pool_without(what, Path(folder), **weakest) as other: signals[what] = compare(base, other, jobs, args.rounds)
-                say(f'without {what}: {signals[what]}')
-            for level in LEVELS[::-1]:
-                if why := obstacle(level): levels[level] = dict(missing=why); continue
-                with pool_without('', Path(folder), target=args.target, isolation=level) as other: levels[level] = compare(base, other, jobs, args.rounds)
-                say(f'at level {level}: {levels[level]}')
+        made = lambda what, level: stack.enter_context(pool_without(what, Path(folder), target=args.target, isolation=level))
+        pools = {'': made('', 'process')} | {what: made(what, 'process') for what in WITHOUT | (ON_A_GPU if args.target == 'cuda' else {})}
+        pools |= {level: made('', level) for level in LEVELS[::-1] if level not in missing}
+        seconds = measure(pools, job, args.rounds, lambda text: print(text, file=sys.stderr, flush=True))
+    found = {what: {name: difference(seconds[''], v)} for what, v in seconds.items() if what}
     about = dict(command=f'python tools/safety_cost.py{" --target cuda" if args.target == "cuda" else ""}{f" --rounds {args.rounds}" if args.rounds != 15 else ""}', date=datetime.date.today().isoformat(), device=device_name(args.target), torch=torch.__version__,
-                 jobs={n: dict(pairs=opts.max_pairs, draws=opts.draws) for n in jobs}, rounds=args.rounds)
+                 jobs={name: dict(pairs=opts.max_pairs, draws=opts.draws)}, rounds=args.rounds)
+    kept = about | dict(signals={k: v for k, v in found.items() if k not in LEVELS}, levels={k: dict(missing=missing[k]) if k in missing else found[k] for k in LEVELS[::-1]})
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out/f'safety_cost_{args.target}.json').write_text(json.dumps(about | dict(signals=signals, levels=levels), indent=1) + '\n')
+    (args.out/f'safety_cost_{args.target}.json').write_text(json.dumps(kept, indent=1) + '\n')
+    print('\n'.join(f'{k:45} {1e3*v[name]["difference"]:7.1f} +- {1e3*v[name]["error"]:.1f} ms of {v[name]["base"]:.3f} s' for k, v in found.items()))
     return 0
 
 
