@@ -7,7 +7,7 @@ from cuda_agent_lab.build import build
 from cuda_agent_lab.compilers import find_nvcc, gpus
 from cuda_agent_lab.counters import MARK, conclude, counted_calls, find_tool, kernels
 from cuda_agent_lab.draws import Reference
-from cuda_agent_lab.exchange import Failed
+from cuda_agent_lab.refusals import Failed
 from cuda_agent_lab.isolation import obstacle
 from cuda_agent_lab.pool import LocalPool
 from cuda_agent_lab.referee import JudgeOptions

@@ -13,9 +13,10 @@ import torch
 
 from cuda_agent_lab import pool as pool_module, referee
 from cuda_agent_lab.draws import Reference
-from cuda_agent_lab.exchange import Gate, InfraFailed, Side
+from cuda_agent_lab.exchange import Gate, Side
 from cuda_agent_lab.pool import LocalPool
 from cuda_agent_lab.referee import Judge, JudgeOptions
+from cuda_agent_lab.refusals import InfraFailed
 from cuda_agent_lab.tasks import Task
 from cuda_agent_lab.verdict import Verdict
 from cuda_agent_lab.wire import Arena, Channel, at, moved, open_arena, spec_from
@@ -117,7 +118,7 @@ BAD = {
     'tamper': dict(model='import time, torch\ntime.perf_counter = lambda: 0.0\n' + MODEL),
     'no_result': dict(model='import os\nprint("PASS")\nos._exit(0)\n' + MODEL),
     'import of the lab': dict(model=MODEL.replace('import torch,', 'import cuda_agent_lab.worker, torch,'), want='tamper'),
-    'blinded watch': dict(model='import sys\nsys.modules["cuda_agent_lab.worker"].OperatorWatch.__torch_dispatch__ = lambda s, f, t, a=(), k=None: f(*a, **(k or {}))\n'
+    'blinded watch': dict(model='import sys\nsys.modules["cuda_agent_lab.watch"].OperatorWatch.__torch_dispatch__ = lambda s, f, t, a=(), k=None: f(*a, **(k or {}))\n'
                           + MODEL.replace('return out', 'return x*torch.rsqrt((x*x).mean(-1, keepdim=True) + 1e-6)'), want='torch_fallback'),
     'damaged report': dict(model='import sys\nsys.modules["cuda_agent_lab.worker"].Worker.collect = '
                            'lambda s, o: dict(tree={"tensor": 0}, kinds=["torch.Tensor"], tensors=[5], copied=True)\n' + MODEL, want='tamper'),
