@@ -1377,6 +1377,7 @@ d = { 'settings': { 'branch': 'main',
                                        'cuda_agent_lab.zygote.kill_group': ('zygote.html#kill_group', 'cuda_agent_lab/zygote.py'),
                                        'cuda_agent_lab.zygote.orphans': ('zygote.html#orphans', 'cuda_agent_lab/zygote.py'),
                                        'cuda_agent_lab.zygote.outer_pid': ('zygote.html#outer_pid', 'cuda_agent_lab/zygote.py'),
+                                       'cuda_agent_lab.zygote.sweep': ('zygote.html#sweep', 'cuda_agent_lab/zygote.py'),
                                        'cuda_agent_lab.zygote.tail': ('zygote.html#tail', 'cuda_agent_lab/zygote.py'),
                                        'cuda_agent_lab.zygote.worker_env': ('zygote.html#worker_env', 'cuda_agent_lab/zygote.py'),
                                        'cuda_agent_lab.zygote.zygote_main': ('zygote.html#zygote_main', 'cuda_agent_lab/zygote.py')}}}

@@ -1,9 +1,12 @@
 """The faults of tools/faults.py, a few of each: the pool tells the truth or says that it cannot, and leaves nothing behind."""
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from cuda_agent_lab.zygote import Zygote
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent/'tools'))
 import faults
@@ -48,6 +51,25 @@ def test_what_stays_is_seen(tmp_path):
     time.sleep(.01)
     now = faults.usage(os.getpid())
     assert now['files'] == grown['files'] + 5 and now['mib'] > grown['mib'] + 24 and kept
+
+
+def test_what_killed_processes_shared_is_removed():
+    """Files by the names that CUDA and torch give them, as no GPU is needed: of a child that is killed, and of one whose parent is killed. Those of others and older ones stay."""
+    files = lambda pid: [Path(f'/dev/shm/cuda.shm.0.{pid:x}.1'), Path(f'/dev/shm/torch_{pid}_123_1')]
+    zygote = Zygote(preload=())
+    other = files(4000000000)
+    try:
+        a, b = zygote.spawn('baseline'), zygote.spawn('baseline')
+        for p in (*files(a.pid), *files(b.pid), *other): p.touch()
+        os.utime(files(b.pid)[0], (0, 0))
+        a.kill()
+        assert not any(p.exists() for p in files(a.pid)) and all(p.exists() for p in (*files(b.pid), *other)) and zygote.children == {b.pid}
+        os.kill(zygote.process.pid, signal.SIGKILL)
+        zygote.close()
+        assert [p.exists() for p in (*files(b.pid), *other)] == [True, False, True, True]
+    finally:
+        zygote.close()
+        for p in (files(b.pid)[0], *other): p.unlink(missing_ok=True)
 
 
 def test_a_wrong_verdict_is_told(monkeypatch):

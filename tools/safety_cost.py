@@ -27,7 +27,7 @@ WITHOUT = {
     'symbols of the library read': 'referee.forbidden_symbols = lambda *a: []',
     'variants of the draws': 'draws.VARIANTS = ()',
     'outputs poisoned': 'exchange.Side.poison = lambda self, times=1: None',
-    'fresh values in timed calls': 'fill = exchange.Side.write\nexchange.Side.write = lambda self, draw, factors=None, slot=0: None if factors is not None and slot in self.written else fill(self, draw)\n'
+    'fresh values in timed calls': 'fill = exchange.Side.write\nexchange.Side.write = lambda self, draw, factors=None, slot=0: None if factors is not None and slot in self.written else fill(self, draw, None, slot)\n'
                                    'referee.Judge.check_timed = lambda *a: None\nreferee.Judge.is_stale = lambda *a: False',
     'inputs held back': 'exchange.Side.hold = lambda self, times: None\nexchange.Side.write_late = lambda self: self.channel.sock.sendall(b"!")',
     'second clock': 'referee.Judge.confirm = lambda *a: {}',
@@ -69,7 +69,7 @@ def verdict_seconds(pool, task, candidate, opts) -> float:
 def measure(pools: dict, job: tuple, rounds: int, say) -> dict:
     "{name: [seconds of a verdict in that pool, one of each round]}; the order within a round is random."
     say(f'{len(pools)} pools start')
-    with ThreadPoolExecutor(4) as threads: list(threads.map(lambda p: [verdict_seconds(p, *job) for _ in range(2)], pools.values()))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads: list(threads.map(lambda p: [verdict_seconds(p, *job) for _ in range(2)], pools.values()))
     seconds = {name: [] for name in pools}
     for k in range(rounds):
         for name in random.sample(list(pools), len(pools)): seconds[name].append(verdict_seconds(pools[name], *job))
