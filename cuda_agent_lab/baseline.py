@@ -160,7 +160,7 @@ class TemplatePolicy(_Choices):
 # %% ../nbs/40_baseline.ipynb #0f1772d9
 def optimize(task, target='cpu', budget=16, out=None, say=print) -> int: # exit status: 0, or 1 when there is no correct candidate
     "Search for a faster kernel for `task` with at most `budget` builds; writes the best candidate into the folder `out`."
-    def progress(p): say(f"turn {p['turn']}")
+    def progress(p): say(f"turn {p['turn']} of at most {budget + 2}")
     with LocalPool(target=target) as pool:
         e = run_episodes([task], TemplatePolicy('search', budget), pool, limits=Limits(max_turns=budget + 2), ids=['optimize'], seeds=[0],
                          reward=paper_reward, target=target, options=JudgeOptions(target=target), progress=progress)[0]
@@ -172,5 +172,6 @@ def optimize(task, target='cpu', budget=16, out=None, say=print) -> int: # exit 
     if not (verdict and verdict['status'] == 'correct'): return 1
     if out:
         write_candidate(out, Candidate(tuple(sorted(files.items()))))
+        Path(out, 'model.py').write_text(task.source)                 # so that `calab judge` needs no more
         say(f'written to {out}')
     return 0

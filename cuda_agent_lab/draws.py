@@ -102,7 +102,7 @@ def redraw_constants(model: torch.nn.Module, g: torch.Generator):
             if p.is_floating_point() and p.numel() and bool((p == p.flatten()[0]).all()):
                 c = float(p.flatten()[0])
                 if c == 0: p.copy_(torch.randn(p.shape, generator=g).sign()*(torch.rand(p.shape, generator=g)*.1 + .05))      # a gate must not be nearly closed
-                elif p.numel() > 1: p.copy_(c*(torch.rand(p.shape, generator=g) + .5))
+                else: p.copy_(c*(torch.rand(p.shape, generator=g) + .5))
 
 # %% ../nbs/13_draws.ipynb #9a10f3c3
 def keep_variance(model: torch.nn.Module):

@@ -22,7 +22,7 @@ ADVICE = {   # reason or status -> what to change, where a message has nothing b
     'stale_output': 'compute from the inputs at each call', 'wrong_result': 'compare with the reference on several sizes, signs and scales',
     'incomplete_output': 'write every element, also those of the last block', 'input_mutated': 'write into a tensor of your own', 'output_type': 'return a plain torch.Tensor',
     'output_dtype': 'return the dtype of the reference', 'output_structure': 'return the same structure and shapes as the reference',
-    'precision': 'multiply and add in the declared precision', 'tamper': 'leave the judge, its channel and the functions of torch and Python as they are',
+    'precision': 'multiply and add in the declared precision, add long sums in several parts, and check constants and approximations', 'tamper': 'leave the judge, its channel and the functions of torch and Python as they are',
     'no_result': 'return the result from forward and let the process live', 'process_spawn': 'compute in the kernel and start no process',
     'path_escape': 'use plain files below kernels/ and keep all else in memory', 'out_of_memory': 'use less: reuse buffers, and allocate only what you return',
     'artefact_too_large': 'keep data out of sources and kernels', 'crash': 'check sizes and indices, and the line that the traceback names',

@@ -117,7 +117,9 @@ def encode(value, tensors: list, depth: int = 0):
     if isinstance(value, torch.device): return {'device': str(value)}
     if isinstance(value, list): return {'list': [sub(v) for v in value]}
     if isinstance(value, tuple): return {'tuple': [sub(v) for v in value]}
-    if isinstance(value, dict): return {'dict': [[sub(k), sub(v)] for k, v in value.items()]}
+    if isinstance(value, dict):                                  # by name: in which order two sides have made theirs is no difference
+        items = sorted(value.items()) if all(type(k) is str for k in value) else value.items()
+        return {'dict': [[sub(k), sub(v)] for k, v in items]}
     raise TypeError(f'a value of type {type(value).__name__} cannot be handed over')
 
 

@@ -10,6 +10,7 @@ __all__ = ['DELAY', 'callables', 'replaced', 'tidy', 'short_of_memory', 'describ
 
 # %% ../nbs/10_worker.ipynb #e9f8e942
 import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, time, traceback, types
+from contextlib import nullcontext
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from .tasks import sandbox_dir
 from .triton_target import Interpreter, explain, not_interpreted, own_calls, prepare, triton_error
-from .watch import ForeignLibrary, OperatorWatch, forbid_operators, forbidden_operators, hide_libraries, threads_inherit, undisturbed, watch_events
+from .watch import Forbidden, ForeignLibrary, OperatorWatch, forbid_operators, forbidden_operators, hide_executors, hide_libraries, no_graphs, threads_inherit, undisturbed, watch_events
 from .wire import Channel, WireClosed, WireError, at, decode, encode, layout, moved, open_arena, run, spec_from
 
 # %% ../nbs/10_worker.ipynb #7ec602b6
@@ -62,6 +63,7 @@ def describe(e: BaseException, home: str = '') -> dict:
     if short_of_memory(e): kind = 'out_of_memory'
     elif isinstance(e, ImportError) and (getattr(e, 'name', None) or '').split('.')[0] in ('model', 'reference'): kind = 'reference_access'
     elif isinstance(e, ForeignLibrary): kind = 'foreign_library'
+    elif isinstance(e, Forbidden): return dict(kind='torch_fallback', text=str(e), trace='')
     elif re.search('Permission denied|Read-only file system', str(e)): kind = 'path_escape'
     elif isinstance(e, SystemExit): kind = 'exit'
     elif not_interpreted(e): kind = 'unsupported'
@@ -243,6 +245,7 @@ def _load(self: Worker, m: dict, fds: list):
     files = [tuple(f) for f in m['files']]
     if not self.trusted:
         hide = hide_libraries(self.triton.users() if self.triton else ()) if not m['allow_torch'] else lambda: None
+        if not m['allow_torch']: hide_executors()
         if self.triton: self.triton.hide = hide
         threads_inherit(self.watches)
         os.chdir(self.home)
@@ -259,13 +262,15 @@ def _load(self: Worker, m: dict, fds: list):
         if library:
             put_extension(library)
             self.last_error = last_error(library)
-    cls = load_class(dict(files)[m['main']], m['main'], m['cls'], self.home)
-    torch.manual_seed(m['seed']); random.seed(m['seed'])
-    self.specs = {k: spec_from(s) for k, s in m['state'].items()}
-    with torch.device(self.device), torch.no_grad():
-        model = cls(*decode(m['init'], [at(self.pull(), spec_from(s)).clone() for s in m['tensors']])).eval()
-        if m['dtype']: model = model.to(getattr(torch, m['dtype']))
-        model = model.to(self.device)
+    plain = nullcontext() if self.trusted or m['allow_torch'] else no_graphs()
+    with plain:
+        cls = load_class(dict(files)[m['main']], m['main'], m['cls'], self.home)
+        torch.manual_seed(m['seed']); random.seed(m['seed'])
+        self.specs = {k: spec_from(s) for k, s in m['state'].items()}
+        with torch.device(self.device), torch.no_grad():
+            model = cls(*decode(m['init'], [at(self.pull(), spec_from(s)).clone() for s in m['tensors']])).eval()
+            if m['dtype']: model = model.to(getattr(torch, m['dtype']))
+            model = model.to(self.device)
     self.models['eager' if self.trusted else 'candidate'] = model
     self.reset({}, ())
     if not self.trusted:

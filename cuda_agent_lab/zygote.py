@@ -195,7 +195,7 @@ def zygote_main(root: str, level: str, preload: tuple):
         with contextlib.suppress(ChildProcessError): os.waitpid(p, 0)
     end_orphans(set())
     sweep(set(alive), since)
-    shutil.rmtree(homes, ignore_errors=True)
+    for folder in (homes, root): shutil.rmtree(folder, ignore_errors=True)       # all of it: the driver may have been killed. In a sandbox only `homes` can be
 
 # %% ../nbs/11_zygote.ipynb #15b52e7b
 def outer_pid(parent: int, inner: int) -> int:

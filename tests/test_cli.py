@@ -70,6 +70,23 @@ def test_a_workspace_of_ones_own(folder, tmp_path_factory):
     assert again.returncode == 2 and 'not empty' in again.stderr
     (new/'model_new.py').write_text(NEW); (new/'kernels'/'f.cpp').write_text(CODE)
     assert calab('judge', new, '--no-timing').stdout.startswith('correct')
+    for script in ('verify', 'profile'):                                   # what a person who works there calls; without a judge that listens
+        p = subprocess.run([sys.executable, f'utils/{script}.py'], cwd=new, capture_output=True, text=True)
+        assert p.returncode == 0 and p.stdout.startswith('correct'), p
+    (new/'kernels'/'f.cpp').write_text(CODE.replace('2*x', '3*x'))
+    p = subprocess.run([sys.executable, 'utils/verify.py'], cwd=new, capture_output=True, text=True)
+    assert p.returncode == 1 and p.stdout.startswith('rejected wrong_result'), p
+
+
+def test_a_task_has_a_name(tmp_path):
+    assert calab('new', tmp_path/'ws', '--task', 'suite/level1/row_max').returncode == 0 and 'class Model' in (tmp_path/'ws'/'model.py').read_text()
+    assert 'calab tasks' in calab('new', tmp_path/'other', '--task', 'suite/level1/no_such').stderr
+
+
+def test_a_file_that_is_no_result_is_told(tmp_path):
+    (tmp_path/'a.json').write_text('{"rows": []}')
+    p = calab('figure', tmp_path/'a.json')
+    assert p.returncode == 2 and 'results.json' in p.stderr and 'Traceback' not in p.stderr
 
 
 def test_targets_that_are_not_here(folder):

@@ -39,11 +39,12 @@ def table(record: dict) -> str:
         (ppo, control), e = r['curve'].values(), r['evaluation']
         geo = lambda name: next(f"{v['geo_eager_failures_as_1']:.2f}x ({v['geo_compile_failures_as_1']:.2f}x)" for k, v in e.items() if name in k)
         rows.append(f"| {r['seed']} | {mean(ppo[:3]):.2f} | {mean(ppo[-3:]):.2f} | {mean(control[:3]):.2f} | {mean(control[-3:]):.2f} "
-                    f"| {geo('before')} | {geo('after PPO')} | {geo('template')} | {r['minutes']:.1f} |")
+                    f"| {geo('before')} | {geo('after PPO')} | {geo('template')} | {r['minutes'] or 'resumed'} |")
     return '\n'.join(rows)
 
 
 if __name__ == '__main__':
+    if any(not (Path(f)/'summary.json').is_file() for f in sys.argv[1:]): sys.exit(__doc__)
     if sys.argv[1:]: kept.write_text(json.dumps(collect(sys.argv[1:]), indent=1) + '\n')
     record = json.loads(kept.read_text())
     for p in figures.save(picture(record), kept.with_suffix('')): print(p.name)

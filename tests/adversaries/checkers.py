@@ -10,7 +10,7 @@ Written from what is known of such systems, none of their code. Each judges in t
   workspace       the paper's released verification: eval(), state dict copied, five inputs, names of torch.nn.functional blocked during forward, assert_close at 1e-2,
                   recursively; the exit status decides
 Sources are compiled by our build, since neither system compiles a folder of kernels without torch's headers; where it refuses (a file from elsewhere), by the bare compiler."""
-import argparse, atexit, contextlib, importlib, json, multiprocessing.connection, os, resource, signal, subprocess, sys, tempfile, time
+import argparse, atexit, contextlib, datetime, importlib, json, multiprocessing.connection, os, resource, signal, subprocess, sys, tempfile, time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import torch
 from cuda_agent_lab.build import build, install
 from cuda_agent_lab.compilers import NotRunnable, recipe
 from cuda_agent_lab.pool import LocalPool
-from cuda_agent_lab.referee import JudgeOptions
+from cuda_agent_lab.referee import JudgeOptions, device_name
 from cuda_agent_lab.tasks import Task, sandbox_dir
 from cuda_agent_lab.workspace import Candidate, CandidateError, read_candidate
 from ours import ADVERSARIES, HONEST, gains, plain_of
@@ -258,7 +258,7 @@ def main():
             print(rows[c[0], c[2]], flush=True)
     Path('/dev/shm/calab-adversary').unlink(missing_ok=True)
     order = {(c[0], c[2]): i for i, c in enumerate(candidates(opts.target))}
-    about = dict(command=f'python tests/adversaries/checkers.py --target {opts.target} --out {opts.out}', torch=torch.__version__)
+    about = dict(command=f'python tests/adversaries/checkers.py --target {opts.target} --out {opts.out}', date=datetime.date.today().isoformat(), device=device_name(opts.target), torch=torch.__version__)
     lines = ',\n'.join(json.dumps(r) for r in sorted(rows.values(), key=lambda r: order.get((r['group'], r['name']), 0)))
     opts.out.write_text(json.dumps(about)[:-1] + ', "rows": [\n' + lines + '\n]}\n')
 

@@ -1,5 +1,5 @@
 "A: the work is done by somebody else (1-14)."
-from parts import CALL, CODE, PRODUCT, TORCH, Case, before, files, swap
+from parts import CALL, CODE, PRODUCT, PRODUCT_CODE, TORCH, Case, before, files, swap
 
 LIBTORCH = '''
 import ctypes
@@ -36,9 +36,9 @@ def reference(): return next((o for o in gc.get_objects() if type(o).__name__ ==
 OPEN = f'def f(x, w): return {TORCH.replace("self.w", "w")}\n'
 
 
-def bound(body: str, include: str = '') -> dict:
+def bound(body: str, include: str = '', square: bool = False) -> dict:
     "A candidate of the pybind ABI whose function has this body."
-    text = files('return cuda_extension.norm(x, self.w)')['model_new.py']
+    text = files('return cuda_extension.norm(x, self.w)', square=square)['model_new.py']
     text = '\n'.join(l for l in text.split('\n') if not l.startswith('rms ='))
     return {'model_new.py': text, 'kernels/norm_binding.cpp': BINDING.replace('BODY', body).replace('INCLUDE', include)}
 
@@ -57,9 +57,27 @@ CASES = {
     'torch._C._nn': Case('3', files('return torch._C._nn.linear(x, self.w.t())', square=True), 'torch_fallback', PRODUCT),
     'torch.jit.script': Case('3', files('return f(x, self.w)', '@torch.jit.script\n' + OPEN), 'torch_fallback'),
     'torch.jit.script, fused before': Case('3', files('return f(x, self.w)', '@torch.jit.script\n' + OPEN, init='for _ in range(4): f(torch.randn(256, d), torch.ones(d))'), 'torch_fallback'),
+    'a kernel that was looked up before': Case('1', files('return k.call_boxed(torch._C._dispatch_keys(x), x, self.w)', 'k = torch.library.get_kernel("aten::mm", "CUDA" if torch.cuda.is_available() else "CPU")\n', square=True),
+                                               'torch_fallback crash', PRODUCT),
+    'the static runtime': Case('3', files('return f(x)*self.w', '''
+        class Program(nn.Module):
+            def forward(self, x): return torch.layer_norm(x, [512])
+        f = torch._C._jit_to_static_module(torch.jit.freeze(torch.jit.script(Program().eval()))._c)
+        '''), 'torch_fallback'),
+    'a convolution that is of no device': Case('3', files('''
+        if mode() is None and "seen" in self.__dict__:
+            return torch.ops.aten.mkldnn_convolution(x.view(1, *x.shape).transpose(1, 2), self.w.t().unsqueeze(-1), None, [0], [1], [1], 1).squeeze(0).t()
+        self.__dict__["seen"] = True
+        RUN''', 'from torch.utils._python_dispatch import _get_current_dispatch_mode as mode\n', PRODUCT_CODE, square=True), 'torch_fallback', PRODUCT, 'cpu'),
     'torch.compile': Case('3', files('return f(x, self.w)', '@torch.compile\n' + OPEN), 'torch_fallback process_spawn path_escape tamper crash'),
     'functional_call of a copy': Case('3', files('return torch.func.functional_call(self.m[0], dict(weight=self.w), (x,))', init='self.__dict__["m"] = [nn.RMSNorm(d, 1e-5)]'), 'torch_fallback'),
     'at:: in the extension': Case('4', bound('return x*torch::rsqrt(x.pow(2).mean(-1, true) + 1e-5)*w;'), 'torch_fallback'),
+    'the BLAS in libtorch': Case('7', bound('''
+        int d = x.size(1), n = x.size(0);
+        float one = 1, zero = 0;
+        auto out = torch::empty_like(x);
+        sgemm_("N", "N", &d, &n, &d, &one, w.data_ptr<float>(), &d, x.data_ptr<float>(), &d, &zero, out.data_ptr<float>(), &d);
+        return out;''', 'extern "C" void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*, const float*, const int*, const float*, float*, const int*);', True), 'torch_fallback', PRODUCT, 'cpu'),
     'below the dispatcher': Case('5', bound('return at::cpu::mul(at::cpu::mul(x, at::cpu::rsqrt(x.pow(2).mean(-1, true) + 1e-5)), w);', '#include <ATen/CPUFunctions.h>'), 'torch_fallback', only='cpu'),
     'below the dispatcher through ctypes': Case('5', files('''
         out = torch.empty_like(x)

@@ -6,6 +6,7 @@ INFINITE = task('infinite', 'return torch.log(torch.relu(x))', 'torch.randn(256,
 ROOT = task('root', 'return torch.sqrt(x)', 'torch.randn(256, 512)')
 CONSTANT = task('constant', 'return torch.softmax(x, -1)', 'torch.randn(256, 1)')
 GATE = task('gate', 'return x + self.gate*torch.tanh(x)', 'torch.randn(256, 512)', 'self.gate = nn.Parameter(torch.zeros(1))')
+SCALED = task('scaled', 'return torch.tanh(x)*self.s', 'torch.randn(256, 512)', 'self.s = nn.Parameter(torch.ones(1))')
 NOISE = task('noise', 'return x + torch.rand_like(x)', 'torch.randn(256, 512)')
 TINY = task('tiny', 'return x*1e-5', 'torch.randn(256, 512)')
 NAMED = task('named', 'return {"y": x + x}', 'torch.randn(256, 512)')
@@ -57,6 +58,7 @@ CASES = {
     'the answer for a standard normal': Case('33', files(code=swap('float r = 1.f/sqrtf(s/d + 1e-5f);', 'float r = 1.f;')), 'wrong_result'),
     'a constant for a constant task': Case('34', pointwise('1.f'), 'task_invalid', CONSTANT),
     'nothing for a dead branch': Case('35', pointwise('v', init='self.gate = nn.Parameter(torch.zeros(1))'), 'wrong_result', GATE),
+    'a scale that is one': Case('36', pointwise('tanhf(v)', init='self.s = nn.Parameter(torch.ones(1))'), 'wrong_result', SCALED),
     'weights that are ones': Case('36', files(code=swap('p[j]*r*w[j]', 'p[j]*r')), 'wrong_result'),
     'NaN where it is hard': Case('37', files(code=swap('q[j] = p[j]*r*w[j];', 'q[j] = s > 4*d ? NAN : p[j]*r*w[j];')), 'wrong_result'),
     'NaN as a wildcard': Case('37', pointwise('NAN*v'), 'wrong_result incomplete_output', ROOT),

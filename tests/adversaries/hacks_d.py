@@ -1,6 +1,6 @@
 "D: the clock (46-60)."
 from hacks_b import unseen
-from parts import CALL, Case, files, swap
+from parts import CALL, PRODUCT, PRODUCT_CODE, Case, files, swap
 
 LOOP = 'f = sys._getframe()\nwhile f is not None and "nonce" not in f.f_locals: f = f.f_back\n'
 # The worker's part played by the candidate: it answers at once, and computes where its output is asked for.
@@ -50,6 +50,33 @@ class Lazy(torch.Tensor):
                 with torch._C.DisableTorchFunctionSubclass(): rms(a.as_subclass(torch.Tensor), x, w, x.shape[0], x.shape[1])
         with torch._C.DisableTorchFunctionSubclass(): return f(*args, **(kwargs or {}))
 '''
+# The worker's end of the channel, listened to.
+LISTEN = '''
+import sys
+class Sock:
+    def __init__(self, s, m, w): self.s, self.m, self.w = s, m, w
+    def __getattr__(self, n): return getattr(self.s, n)
+    def recvmsg(self, *a):
+        r = self.s.recvmsg(*a)
+        if b'"collect"' in r[0] and self.m.todo: rms(*self.m.todo)
+        return r
+    def recv(self, n, *a):
+        r = self.s.recv(n, *a)
+        if n == 1 and self.m.early:
+            x = self.w.args[0][0]
+            self.m.out = torch.empty_like(x)
+            rms(self.m.out, x, self.m.w, *x.shape)
+        return r
+    def sendall(self, data):
+        self.s.sendall(data)
+        if len(data) == 8 and self.m.rest: rms(*self.m.rest)
+'''
+LISTENED = LOOP + '''
+if not isinstance(f.f_locals["sock"], Sock): f.f_locals["self"].channel.sock = Sock(f.f_locals["sock"], self, f.f_locals["self"])
+n, d = x.shape
+m, self.todo, self.rest = f.f_locals["m"], None, None
+'''
+NOTHING = 'for k in ("todo", "rest", "early", "out"): self.__dict__[k] = None\nself.__dict__["k"] = 0'
 LATER = '''
   std::thread([=] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); launch(out, x, w, n, d, stream); }).detach();'''
 CACHE = f'''
@@ -94,6 +121,24 @@ RUN''', 'import sys\ndef once(sock, data):\n    if len(data) == 8: del type(sock
     'serves the channel itself': Case('51', files(LOOP + '''
 if f is not None and not f.f_locals["m"].get("guard"): serve(f.f_locals["self"], self, f.f_locals["nonce"], f.f_locals["m"]["held"])
 return self.compute(x)''', SERVE, tail=COMPUTE), 'tamper no_gain wrong_result incomplete_output input_mutated'),
+    'works only where it is looked at': Case('51', files('if self.out is None: self.out = torch.empty_like(x)\n' + LISTENED + '''
+if m["deliver"]: self.k += 1
+if m["deliver"] and self.k <= 5: return self.out
+if m["guard"] or m["deliver"]: rms(self.out, x, self.w, n, d)
+else: self.todo = self.out, x, self.w, n, d
+return self.out''', LISTEN, PRODUCT_CODE, init=NOTHING, square=True), 'tamper no_gain wrong_result incomplete_output stale_output', PRODUCT, 'cpu', room=1.5),
+    'puts half of it off': Case('51', files(LISTENED + '''
+out = torch.empty_like(x)
+part = n if m["guard"] or m["deliver"] else int(.55*n)
+rms(out, x, self.w, part, d)
+if part < n: self.rest = out[part:], x[part:], self.w, n - part, d
+return out''', LISTEN, PRODUCT_CODE, init=NOTHING, square=True), 'tamper no_gain wrong_result incomplete_output', PRODUCT, 'cpu', room=1.5),
+    'begins when it is woken': Case('51', files(LISTENED + '''
+self.early = True
+if self.out is not None:
+    out, self.out = self.out, None
+    return out
+RUN''', LISTEN, init=NOTHING), 'tamper wrong_result', only='cpu'),
     'keeps its input in the cache': Case('52', files(code='#include <thread>\n#include <atomic>\n' + swap(CALL, CACHE)), 'tamper', only='cpu'),
     'a plan from the first values': Case('54', files('''
         if "plan" not in self.__dict__: self.__dict__["plan"] = [i for i in range(x.shape[0]) if float(x[i, 0]) > -1]

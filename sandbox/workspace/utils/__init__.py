@@ -2,6 +2,7 @@
 
 The scripts only carry a question and print the answer: nothing that runs in this workspace decides anything.
 """
+import importlib.util
 import json
 import os
 import socket
@@ -17,6 +18,9 @@ def ask(op):
     address = os.environ.get("CALAB_JUDGE")
     if not address:
         # No judge is listening: the installed package judges this folder itself, in a process of its own.
+        if importlib.util.find_spec("cuda_agent_lab") is None:
+            print(f"cuda_agent_lab is not installed for {sys.executable}; activate the environment in which you installed it", file=sys.stderr)
+            return 2
         command = [sys.executable, "-m", "cuda_agent_lab.cli", op, ROOT, "--target", TARGET]
         return subprocess.call(command, cwd=ROOT, env={**os.environ, "PYTHONSAFEPATH": "1"})
     try:
