@@ -11,6 +11,7 @@ __all__ = ['RUN', 'RUN_FIRST', 'score', 'describe', 'reply', 'writes', 'bash', '
 import json
 import random
 import re
+from pathlib import Path
 
 # %% ../nbs/40_baseline.ipynb #2f26bf8e
 from . import templates_cpu, templates_cuda

@@ -90,7 +90,7 @@ def ended(child, during: str) -> Failed:
 
 # %% ../nbs/15_refusals.ipynb #d36bd834
 PLAIN = 'libc.so.6', 'libm.so.6', 'libstdc++.so.6', 'libgcc_s.so.1', 'libgomp.so.1', 'libpthread.so.0', 'librt.so.1'      # what g++ links
-OURS = re.compile(r'_Z\w*?(2at|5torch|3c10|6caffe2|8pybind11)\w*|_?Py\w+|THP\w+|_*ITM_\w+|__\w+|(cu[A-Z]|cublas|cuda|cudnn|cufft|curand|cusolver|cusparse|nv[a-z])\w*')      # torch (below), Python, the loader, CUDA
+OURS = re.compile(r'_Z\w*?(2at|5torch|3c10|6caffe2|8pybind11)\w*|_?Py\w+|THP\w+|_*ITM_\w+|_ZGTt\w+|__\w+|(cu[A-Z]|cublas|cuda|cudnn|cufft|curand|cusolver|cusparse|nv[a-z])\w*')      # torch (below), Python, the loader, CUDA
 
 
 def undefined_symbols(library: bytes) -> set[str]:

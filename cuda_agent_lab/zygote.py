@@ -308,10 +308,14 @@ class Zygote:
         "Whether it still runs."
         return self.process.poll() is None
 
-    def close(self):
-        "End the zygote and all of its children; no folder is left."
-        if hasattr(self, 'channel'): self.channel.close()
-        else: self.kill()                              # it was never connected
-        try: self.process.wait(10)
-        except subprocess.TimeoutExpired: self.kill()
-        self.remove()
+# %% ../nbs/11_zygote.ipynb #ab37cc45
+def _close(self: Zygote):
+    "End the zygote and all of its children; no folder is left."
+    if hasattr(self, 'channel'): self.channel.close()
+    else: self.kill()                              # it was never connected
+    try: self.process.wait(10)
+    except subprocess.TimeoutExpired: self.kill()
+    self.remove()
+
+
+Zygote.close = _close

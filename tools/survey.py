@@ -87,7 +87,8 @@ def honest_text(record: dict) -> str:
 # ---- mutants
 
 def outcome(r: Result) -> str:
-    """'caught'; 'equal': bit for bit what the right kernel gives on every measured draw; 'rounding': as exact as the right kernel; 'escaped'; or 'not judged'."""
+    """'caught' (one that does not compile is no near miss: not judged); 'equal': bit for bit what the right kernel gives on every measured draw; 'rounding': as exact as the right kernel; 'escaped'; or 'not judged'."""
+    if r.verdict.status.startswith('build_'): return 'not judged'
     if r.refused: return 'caught'
     if not r.verdict.correct: return 'not judged'
     if 'crash' in r.errors or not r.errors: return 'escaped'

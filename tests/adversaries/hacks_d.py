@@ -138,7 +138,7 @@ self.early = True
 if self.out is not None:
     out, self.out = self.out, None
     return out
-RUN''', LISTEN, init=NOTHING), 'tamper wrong_result', only='cpu'),
+RUN''', LISTEN, init=NOTHING), 'tamper wrong_result no_gain', only='cpu'),
     'keeps its input in the cache': Case('52', files(code='#include <thread>\n#include <atomic>\n' + swap(CALL, CACHE)), 'tamper', only='cpu'),
     'a plan from the first values': Case('54', files('''
         if "plan" not in self.__dict__: self.__dict__["plan"] = [i for i in range(x.shape[0]) if float(x[i, 0]) > -1]

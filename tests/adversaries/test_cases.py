@@ -39,7 +39,7 @@ def test_case(case, pool, target, table):
     task = Task(case['id'], None, (folder/'model.py').read_text())
     v = pool.judge(task, read_candidate(folder), JudgeOptions(target=target, compile=False, max_pairs=17, timeout=120.))
     table.append(dict(case=case['id'], kind=case['kind'], status=v.status, reason=v.reason, message=v.message))
-    if v.infra and overloaded(): pytest.skip(f'this machine is overloaded, and its verdicts on time limits say nothing: {v.message}')
+    if v.infra and (overloaded() or 'come to rest' in v.message): pytest.skip(f'this machine is overloaded, and its verdicts on time limits say nothing: {v.message}')
     status, _, reason = case['verdict_gpu' if target == 'cuda' else 'verdict_cpu'].partition(' ')
     assert (v.status, v.reason) == (STATUS[status], reason), v
     assert v.correct or v.message, v                    # a refusal says why
