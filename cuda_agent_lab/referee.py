@@ -336,8 +336,10 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
     clock, method = (device, DEVICE_CLOCK) if side.cuda else (ms, WALL_CLOCK)
     ratios = lambda clock: {k: paired_ratio(clock[k], clock['candidate'], tuple(opts.thresholds)) if k in names else None for k in ('eager', 'compiled')}
     speedup = ratios(clock)
-    if wall and (second := ratios(wall))['eager']['median'] < speedup['eager']['median']:       # the second clock may only lower a result
-        clock, method, speedup = wall, TRAIN_CLOCK if side.gate else PLAIN_CLOCK, second
+    if wall:                                                       # the second clock may only lower a result, and of the others the clock is believed by which they are faster
+        n = min(map(len, (*wall.values(), *clock.values())))
+        wall = {k: (v if k == 'candidate' or median(v) <= median(clock[k]) else clock[k])[:n] for k, v in wall.items()}
+        if (second := ratios(wall))['eager']['median'] < speedup['eager']['median']: clock, method, speedup = wall, TRAIN_CLOCK if side.gate else PLAIN_CLOCK, second
     evidence |= dict(null_us=round(self.null_us, 1), pairs=len(clock['candidate']), compile=self.compiled, faults={k: median(v) for k, v in self.faults.items()})
     return dict(timing={k: summarise(clock[k], method) if k in names else None for k in ('eager', 'compiled', 'candidate')},
                 speedup_eager=speedup['eager'], speedup_compile=speedup['compiled'], milestone=milestone(speedup['eager'], speedup['compiled'], True))
@@ -459,7 +461,7 @@ def _confirm(self: Judge, side: Side, names: list, samples: dict, evidence: dict
 
     Work that was put off, or a nonce that came back too early, is in these times or shows in the outputs. What may be added to the samples is what is added for eager, and SPARE_MS.
     On a GPU a difference must show twice. Where the clocks agree, no sample may be shorter than the rest (on a CPU: than the rest less a sixth)."""
-    sides, rounds = {n: side if n == 'candidate' else self.baseline for n in names}, 9 if self.ref.eager_seconds < .02 else 5 if self.ref.eager_seconds < .2 else 3
+    sides, rounds = {n: side if n == 'candidate' else self.baseline for n in names}, 9 if self.ref.eager_seconds < .02 else 5
     base, spare = (0, SPARE_MS[side.arena.via]) if side.cuda else (self.null_us/1e3, SPARE_MS['cpu'])
     most, sure = (1.25, 1.0) if side.gate else (1.5, 1.2)            # times the samples; a train is warm, and takes less. At least a time by this clock over `sure` is believed
     def surplus(wall):
