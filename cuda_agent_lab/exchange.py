@@ -19,7 +19,7 @@ from pathlib import Path
 # %% ../nbs/16_exchange.ipynb #f9e3fe39
 import torch
 from .draws import Draw, Reference, TaskInvalid
-from .refusals import Failed, InfraFailed, ended, failure, rejected
+from .refusals import LINKED, Failed, InfraFailed, ended, failure, rejected
 from .wire import MAX_DEPTH, Arena, WireClosed, WireError, WireTimeout, at, layout, moved, run
 
 # %% ../nbs/16_exchange.ipynb #d9d1cebf
@@ -247,7 +247,7 @@ def _children(self: Side) -> int:
     except OSError: return 0
 
 
-ORDINARY = re.compile(r'(lib(gomp|stdc\+\+|gcc_s|m|mvec|c|dl|rt|pthread|util|quadmath|atomic|omp|iomp5)|ld-linux[\w-]*)[.-][\w.-]*')      # what g++ links a library with
+ORDINARY = re.compile(rf'(lib({"|".join(map(re.escape, LINKED))})|ld-linux[\w-]*)[.-][\w.-]*')
 
 
 def _mapped(self: Side) -> set:
