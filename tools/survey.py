@@ -154,7 +154,7 @@ def picture(record: dict):
             left = [a + b for a, b in zip(left, n)]
         for y, k in enumerate(kinds): ax.text(left[y] + .3, y, f'{100*share(record["kinds"][k]):.0f} %', va='center', fontsize=8)
         ax.set_xlabel('mutants'); ax.set_title(f"{record['mutants']} near misses, {record['device']}")
-        ax.legend(loc='lower right', fontsize=8); ax.grid(axis='y', visible=False)
+        ax.legend(loc='upper center', bbox_to_anchor=(.4, -.07), ncols=4, fontsize=8, frameon=False); ax.grid(axis='y', visible=False)
     return _done(fig)
 
 
