@@ -169,7 +169,7 @@ class Case:
     task: Task = RMS
     only: str = ''            # the target that it needs
     needs: str = ''           # the least isolation that can stop it; '' where the referee itself does
-    room: float = 2.5         # times the honest speed-up that is still no gain: for noise
+    room: float = 2.5         # how many times as fast is still no gain: for noise
 
 
 def honest(files: dict, task: Task = RMS, only: str = '') -> Case:
