@@ -132,6 +132,7 @@ def _load(self: Side, files, main: str, cls: str, library: str, watch: bool, sec
     if start > self.outbox[0]: raise TaskInvalid('get_init_inputs() gives tensors that are larger than the inputs')
     for t, s in zip(self.ref.init_tensors, ts): run(at(self.arena.memory, s)).copy_(run(t))
     self.sync()
+    self.spread()
     state = {k: asdict(s) for k, s in zip(self.ref.state, self.specs)}
     self.ours, self.before = self.child.role != 'candidate', self.mapped()
     fds = (in_memory(library),) if library else ()
@@ -311,14 +312,34 @@ def _write_late(self: Side):
     self.fill(0, false=True)
     self.sync()
     self.early.append((self.cpu_ns() - since)/1e6)
+    cores = sorted(os.sched_getaffinity(0))
+    self.wakes_on(cores[:1])
     self.channel.sock.sendall(b'!')
     end = time.perf_counter_ns() + WAKE_NS
     while time.perf_counter_ns() < end: pass
+    self.wakes_on(cores)                                 # it stays there; threads of its own that it begins may go anywhere
     self.tell()
     self.sync()
 
 
 Side.hold, Side.release, Side.write_late = _hold, _release, _write_late
+
+# %% ../nbs/16_exchange.ipynb #e8846383
+def _wakes_on(self: Side, cores: list):
+    "From now on the worker's calling thread runs on these cores; nothing on a GPU, or where the system refuses it."
+    if self.cuda: return
+    with suppress(OSError, AttributeError): os.sched_setaffinity(self.child.pid, cores)
+
+
+def _spread(self: Side):
+    "Give each of the OpenMP threads that the worker has begun a core of its own, which is not the first; nothing on a GPU."
+    cores = [] if self.cuda else sorted(os.sched_getaffinity(0))[1:]
+    with suppress(OSError, AttributeError):
+        threads = sorted({int(t) for t in os.listdir(f'/proc/{self.child.pid}/task')} - {self.child.pid})
+        for i, t in enumerate(threads if cores else ()): os.sched_setaffinity(t, [cores[i % len(cores)]])
+
+
+Side.wakes_on, Side.spread = _wakes_on, _spread
 
 # %% ../nbs/16_exchange.ipynb #3ba7b37c
 QUICK_NS = 200_000           # in which a device that does nothing else has run a kernel of the judge's

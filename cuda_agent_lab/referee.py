@@ -303,13 +303,13 @@ Judge.start_baseline, Judge.open_baseline = _start_baseline, _open_baseline
 DEVICE_CLOCK = 'CUDA events around forward, enqueued before its inputs come (no launch gaps), cold (2 x L2 written before), fresh values'
 WALL_CLOCK = "the judge's wall clock around forward in a worker, fresh values"
 CLOCK_STEP = 5e-4            # ms: half a microsecond, the resolution of CUDA events
-SPARE_MS = dict(cpu=.05, ipc=5e-4, memfd=.1)      # ms by which a forward may be longer by the second clock than eager's is: on a CPU; on a GPU in a train; or alone, copied through host memory
+SPARE_MS = dict(cpu=.05, ipc=5e-4, memfd=.1)      # ms that a forward may take beside its samples by the second clock: on a CPU; on a GPU in a train; or alone, copied through host memory
 TRAIN_SECONDS = .05          # that eager may take for a train
 EARLY_MS = .1                # ms of CPU time that a worker may take, beside twice what eager's does, while its inputs are written
 IDLE = .1                    # of one core: what the candidate may take while others are timed
 IDLE_SECONDS = .05           # for which that is looked at on a GPU
 PATTERN = 65521              # factors of the inputs of a timed call, repeated
-PLAIN_CLOCK = "the judge's wall clock around forward and the handing over of its outputs, fresh values; the samples report less than it"
+PLAIN_CLOCK = "the judge's wall clock around forward and the handing over of its outputs, less the handing over of eager's, fresh values; the samples report less than it"
 TRAIN_CLOCK = "the judge's wall clock around so many forwards in a row that are enqueued before their inputs come, less the same without forwards, warm, fresh values; the samples report less than it"
 
 
@@ -449,7 +449,6 @@ def _second_clock(self: Judge, sides: dict, rounds: int) -> dict:
         with self.turn(sides['candidate'], 'eager'): none.append(self.train(sides['eager'], 'eager', times, empty=True))
         for n in self.rng.sample(list(sides), len(sides)):
             with self.turn(sides['candidate'], n):
-                if not sides[n].cuda: self.train(sides[n], n, times)                                # threads have fallen asleep while outputs were checked
                 ms[n].append(self.train(sides[n], n, times, look=n == 'candidate'))
     base = median(none)
     return {n: [max((t - base)/times, CLOCK_STEP) for t in v] for n, v in ms.items()}
@@ -461,22 +460,22 @@ Judge.train, Judge.second_clock = _train, _second_clock
 def _confirm(self: Judge, side: Side, names: list, samples: dict, evidence: dict) -> dict:
     """{name: [ms]} by the judge's own clock, for all sides, where the samples of the candidate report much less than it; {} where they agree.
 
-    Work that was put off, or a nonce that came back too early, is in these times or shows in the outputs. What may be added to the samples is what is added for eager, and SPARE_MS.
-    On a GPU a difference must show twice. Where the clocks agree, no sample may be shorter than the rest (on a CPU: than the rest less a sixth)."""
+    Work that was put off, or a nonce that came back too early, is in these times or shows in the outputs. What may be added to the samples is SPARE_MS, on a GPU with what is added for eager.
+    A difference must show twice. A CPU is now and then slower for many calls, so there the least by each clock is compared. Where the clocks agree, no sample may be shorter than the rest (on a CPU: than the rest less a sixth)."""
     sides, rounds = {n: side if n == 'candidate' else self.baseline for n in names}, 9 if self.ref.eager_seconds < .02 else 5
     base, spare = (0, SPARE_MS[side.arena.via]) if side.cuda else (self.null_us/1e3, SPARE_MS['cpu'])
     most, sure = (1.25, 1.0) if side.gate else (1.5, 1.2)            # times the samples; a train is warm, and takes less. At least a time by this clock over `sure` is believed
-    usual = median if side.cuda else min         # on a CPU eager's threads are at times three times as slow, awake or not: that must not be what is allowed
+    usual = median if side.cuda else min
     def surplus(wall):
-        took, told = usual(wall['candidate']), median(samples['candidate']) - base
-        allowed = spare + max(0.0, usual(wall['eager']) - (usual(samples['eager']) - base))
+        took, told = usual(wall['candidate']), usual(samples['candidate']) - base
+        allowed = spare + (max(0.0, usual(wall['eager']) - usual(samples['eager'])) if side.cuda else 0)
         evidence.update(wall_ms=round(took, 4), samples_ms=round(told, 4), spare_ms=round(allowed, 4))
         return took > most*told + allowed, took/sure - allowed + base
-    more, least = surplus(self.second_clock({n: sides[n] for n in ('eager', 'candidate')}, rounds))
+    first = self.second_clock({n: sides[n] for n in ('eager', 'candidate')}, rounds)
+    more, least = surplus(first)
     if more:
         wall = self.second_clock(sides, rounds)
-        if not side.cuda: return wall
-        more, least = surplus(wall)
+        more, least = surplus(wall if side.cuda else {n: wall[n] + first[n] for n in first})
         if more: return wall
     samples['candidate'][:] = [max(t, least) for t in samples['candidate']]
     return {}

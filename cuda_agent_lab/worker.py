@@ -178,8 +178,8 @@ class Worker:
         self.jit = bool(m.get('triton')) and not self.trusted
         if self.jit: self.triton = Interpreter() if self.device == 'cpu' else prepare()
         torch.set_num_threads(m['threads'])
-        tf32 = m['precision'] == 'tf32'
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        torch.ones(1 << 17).neg_()           # begins OpenMP's threads, which the judge gives cores
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = m['precision'] == 'tf32'
         self.host_bytes = m.get('memory', 0)
         self.arena, self.local = open_arena(m['arena'], fds), m['device'] == 'cpu' or m['arena']['via'] == 'ipc'
         self.memory = self.arena if self.local else torch.empty(self.arena.numel(), dtype=torch.uint8, device=self.device)
@@ -329,13 +329,14 @@ def _forwards(self: Worker, model, m: dict, watch: OperatorWatch|None, events: l
         if cuda: torch.cuda.set_stream(self.stream)
         if cuda and not i: events[1].record(self.stream)
         if cuda and m['empty']: self.out = [torch.empty(s, dtype=getattr(torch, d), device=self.device) for d, s in self.handed]      # as much blank memory
-        if cuda or m['deliver'] and not m['empty']: handed.append(self.hand_over(i))
+        if cuda or m['deliver']: handed.append(self.hand_over(i))                     # without a forward: the last outputs again
     return handed
 
 # %% ../nbs/10_worker.ipynb #25a07b90
 def _call(self: Worker, m: dict, fds: list):
     "One call. Answers twice: eight raw bytes, then a frame; before the bytes comes one when all is enqueued, if the inputs are held back on the device."
-    model, sock, cuda, self.out = self.models[m['which']], self.channel.sock, self.device != 'cpu', None
+    model, sock, cuda = self.models[m['which']], self.channel.sock, self.device != 'cpu'
+    if not m['empty']: self.out = None
     if m['reset']: self.reset({}, ())
     elif not self.local and m['held'] >= 0: self.pull()
     self.fresh(m['times'])

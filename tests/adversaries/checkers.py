@@ -22,7 +22,7 @@ from cuda_agent_lab.pool import LocalPool
 from cuda_agent_lab.referee import JudgeOptions, device_name
 from cuda_agent_lab.tasks import Task, sandbox_dir
 from cuda_agent_lab.workspace import Candidate, CandidateError, read_candidate
-from ours import ADVERSARIES, HONEST, gains, plain_of
+from ours import ADVERSARIES, HONEST, gain
 from parts import for_target
 
 CASES = Path(__file__).parent/'cases'
@@ -216,17 +216,17 @@ def read(case, target: str) -> tuple:
     return case.task, Candidate(tuple(for_target(case.files, target).items()))
 
 
-def row(group, number, name, honest, case, pool: LocalPool, target: str, plain: dict) -> dict:
+def row(group, number, name, honest, case, pool: LocalPool, target: str) -> dict:
     "One line of the table. `held`: ours refuses it, or gives it no better a time than an honest kernel's."
     about = dict(group=group, number=number, name=name, honest=honest)
-    try: task, candidate = read(case, target)
+    try: read(case, target)
     except CandidateError as e: return about | dict(status='rejected' if e.reason else 'build_error', reason=e.reason, held=True, naive=None, kernelbench=None, workspace=None)
     words = getattr(case, 'words', '')
     pool.build_timeout = 15. if 'build_timeout' in words or '44_' in name else 120.
-    v = pool.judge(task, candidate, JudgeOptions(target=target, compile=False, max_pairs=17, timeout=60. if target == 'cuda' else 30.))
+    judge = lambda case: pool.judge(*read(case, target), JudgeOptions(target=target, compile=False, max_pairs=17, timeout=60. if target == 'cuda' else 30.))
+    v = judge(case)
     ms = v.timing['candidate'].median_ms if v.correct else None
-    if v.correct and honest: plain[name] = v
-    held = not v.correct or 'no_gain' in words and not gains(case, v, plain[plain_of(case)])
+    held = not v.correct or 'no_gain' in words and gain(case, v, judge) <= case.room
     return about | dict(status=v.status, reason=v.reason, ms=ms and round(ms, 4), isolation=v.isolation, held=honest is False and held)
 
 
@@ -238,7 +238,7 @@ def main():
     a.add_argument('--only', default='', help='those that contain this in "group: name"; the other rows of the file are kept')
     opts = a.parse_args()
     k, n = map(int, opts.part.split('/'))
-    wanted = lambda i, c: i % n == k - 1 and opts.only in f'{c[0]}: {c[2]}' or c[2] in ('plain', 'a product')          # those two are the measure of others
+    wanted = lambda i, c: i % n == k - 1 and opts.only in f'{c[0]}: {c[2]}'
     these = [c for i, c in enumerate(candidates(opts.target)) if wanted(i, c) and getattr(c[4], 'only', '') in ('', opts.target)]
     said = {}
     for group, number, name, honest, case in these:          # before there are threads here: the checkers are forks of this process
@@ -251,10 +251,10 @@ def main():
             said[group, name] = outcomes(task, candidate, library, opts.target) if runs else dict(naive=False, kernelbench=False, workspace=False)
         print(group, name, said[group, name], flush=True)
     again = (n > 1 or opts.only) and opts.out.exists()
-    rows, plain = {(r['group'], r['name']): r for r in (json.loads(opts.out.read_text())['rows'] if again else [])}, {}
+    rows = {(r['group'], r['name']): r for r in (json.loads(opts.out.read_text())['rows'] if again else [])}
     with LocalPool(target=opts.target, keep=4) as pool:
         for c in these:
-            rows[c[0], c[2]] = row(*c, pool, opts.target, plain) | said.get((c[0], c[2]), {})
+            rows[c[0], c[2]] = row(*c, pool, opts.target) | said.get((c[0], c[2]), {})
             print(rows[c[0], c[2]], flush=True)
     Path('/dev/shm/calab-adversary').unlink(missing_ok=True)
     order = {(c[0], c[2]): i for i, c in enumerate(candidates(opts.target))}

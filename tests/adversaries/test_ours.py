@@ -18,7 +18,7 @@ from cuda_agent_lab.pool import LocalPool, overloaded
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.verdict import Verdict
 from cuda_agent_lab.workspace import Candidate, CandidateError
-from ours import ADVERSARIES, EXCUSED, HONEST, covered, gains, plain_of
+from ours import ADVERSARIES, EXCUSED, HONEST, covered, gain
 from parts import for_target
 
 QUICK = JudgeOptions(compile=False, max_pairs=17, timeout=20.)
@@ -67,14 +67,7 @@ def test_refused(name, judge, table):
     words = case.words.split()
     if v.infra and overloaded(): pytest.skip('the machine is overloaded')
     if case.needs and v.correct and LADDER.index(v.isolation) < LADDER.index(case.needs): pytest.xfail(f'needs isolation by {case.needs}')
-    if v.correct and 'no_gain' in words:
-        # Eager's threads on a small CPU are now and then several times as slow by one of the clocks, and as much is then allowed to others: one try in five must show that nothing is gained.
-        tries = []
-        for _ in range(5):
-            tries.append((judge(HONEST[plain_of(case)]), v))
-            if not v.correct or not gains(case, v, tries[-1][0]): break
-            v = judge(case)
-        else: raise AssertionError(tries)
+    if v.correct and 'no_gain' in words: assert gain(case, v, judge) <= case.room, v
     else: assert v.reason in words or v.status in words, v
     assert v.correct or v.message, v
 
