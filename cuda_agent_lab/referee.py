@@ -301,7 +301,7 @@ Judge.start_baseline, Judge.open_baseline = _start_baseline, _open_baseline
 
 # %% ../nbs/18_referee.ipynb #eed4bc47
 DEVICE_CLOCK = 'CUDA events around forward, enqueued before its inputs come (no launch gaps), cold (2 x L2 written before), fresh values'
-WALL_CLOCK = "the judge's wall clock around forward in a worker, fresh values"
+WALL_CLOCK = "the judge's wall clock around forward in a worker, OpenMP's threads on cores of their own, fresh values"
 CLOCK_STEP = 5e-4            # ms: half a microsecond, the resolution of CUDA events
 SPARE_MS = dict(cpu=.05, ipc=5e-4, memfd=.1)      # ms that a forward may take beside its samples by the second clock: on a CPU; on a GPU in a train; or alone, copied through host memory
 TRAIN_SECONDS = .05          # that eager may take for a train
