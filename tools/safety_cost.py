@@ -1,14 +1,16 @@
 """What each signal of honesty and each level of isolation costs: seconds per verdict with it and without it, in rounds of all of them in random order.
 
-  python tools/safety_cost.py                         -> figures/safety_cost_cpu.json, about 5 minutes
+  python tools/safety_cost.py                         -> figures/safety_cost_cpu.json, about 7 minutes
   python tools/safety_cost.py --target cuda           -> figures/safety_cost_cuda.json, on a GPU
 
-A signal is taken away in the processes of a pool of its own, by a module that their parents import; the package has no such switches. --rounds N, --out FOLDER."""
+A signal is taken away in the processes of a pool of its own, by a module that their parents import; the package has no such switches. Two pools without any difference can still differ by a tenth, by where
+their memory lies. So there are several sets of pools, one after the other, and the error is that between sets; the level `process` is such a second pool, and a control. --sets N, --rounds N in each, --out FOLDER."""
 import argparse, datetime, json, math, os, random, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
+from unittest.mock import patch
 import torch
 from cuda_agent_lab.isolation import LEVELS, obstacle
 from cuda_agent_lab.pool import LocalPool
@@ -68,7 +70,6 @@ def verdict_seconds(pool, task, candidate, opts) -> float:
 
 def measure(pools: dict, job: tuple, rounds: int, say) -> dict:
     "{name: [seconds of a verdict in that pool, one of each round]}; the order within a round is random."
-    say(f'{len(pools)} pools start')
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads: list(threads.map(lambda p: [verdict_seconds(p, *job) for _ in range(2)], pools.values()))
     seconds = {name: [] for name in pools}
     for k in range(rounds):
@@ -78,34 +79,38 @@ def measure(pools: dict, job: tuple, rounds: int, say) -> dict:
 
 
 def difference(base: list, other: list) -> dict:
-    "Median seconds of both, the median of the differences within a round, and its standard error (from the median absolute deviation)."
-    d = [a - b for a, b in zip(base, other)]
-    error = 1.4826*median(abs(x - median(d)) for x in d)*(math.pi/2/len(d))**.5
-    return dict(base=round(median(base), 4), other=round(median(other), 4), difference=round(median(d), 4), error=round(error, 4))
+    "Of lists of seconds, one for each set of pools: means of their medians, the mean of what they differ by (the median of the differences within a round), and its standard error between sets."
+    d = [median(a - b for a, b in zip(x, y)) for x, y in zip(base, other)]
+    error = stdev(d)/len(d)**.5 if len(d) > 1 else math.nan
+    return dict(base=round(mean(map(median, base)), 4), other=round(mean(map(median, other)), 4), difference=round(mean(d), 4), error=round(error, 4))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--target', default='cpu', choices=('cpu', 'cuda'))
-    parser.add_argument('--rounds', type=int, default=15)
+    parser.add_argument('--sets', type=int, default=4)
+    parser.add_argument('--rounds', type=int, default=4)
     parser.add_argument('--out', type=Path, default=FIGURES)
     args = parser.parse_args()
     opts = JudgeOptions(target=args.target, compile=False, max_pairs=17)
-    name, job = '256 x 256 times 3', (TASK, candidate(True, args.target), opts)            # next to no work: what is left is the judge
+    job_name, job = '256 x 256 times 3', (TASK, candidate(True, args.target), opts)            # next to no work: what is left is the judge
     missing = {level: why for level in LEVELS if (why := obstacle(level))}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [folder, os.environ.get('PYTHONPATH', '')]))
-        made = lambda what, level: stack.enter_context(pool_without(what, Path(folder), target=args.target, isolation=level))
-        pools = {'': made('', 'process')} | {what: made(what, 'process') for what in WITHOUT | (ON_A_GPU if args.target == 'cuda' else {})}
-        pools |= {level: made('', level) for level in LEVELS[::-1] if level not in missing}
-        seconds = measure(pools, job, args.rounds, lambda text: print(text, file=sys.stderr, flush=True))
-    found = {what: {name: difference(seconds[''], v)} for what, v in seconds.items() if what}
-    about = dict(command=f'python tools/safety_cost.py{" --target cuda" if args.target == "cuda" else ""}{f" --rounds {args.rounds}" if args.rounds != 15 else ""}', date=datetime.date.today().isoformat(), device=device_name(args.target), torch=torch.__version__,
-                 jobs={name: dict(pairs=opts.max_pairs, draws=opts.draws)}, rounds=args.rounds)
+    seconds = {}
+    for k in range(args.sets):
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            stack.enter_context(patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [folder, os.environ.get('PYTHONPATH', '')]))))
+            made = lambda what, level: stack.enter_context(pool_without(what, Path(folder), target=args.target, isolation=level))
+            pools = {'': made('', 'process')} | {what: made(what, 'process') for what in WITHOUT | (ON_A_GPU if args.target == 'cuda' else {})}
+            pools |= {level: made('', level) for level in LEVELS[::-1] if level not in missing}
+            found = measure(pools, job, args.rounds, lambda text: print(f'set {k + 1} of {args.sets}, {text}', file=sys.stderr, flush=True))
+        for name, v in found.items(): seconds.setdefault(name, []).append(v)
+    found = {what: {job_name: difference(seconds[''], v)} for what, v in seconds.items() if what}
+    about = dict(command=f'python tools/safety_cost.py{" --target cuda" if args.target == "cuda" else ""}{f" --sets {args.sets}" if args.sets != 4 else ""}{f" --rounds {args.rounds}" if args.rounds != 4 else ""}', date=datetime.date.today().isoformat(), device=device_name(args.target), torch=torch.__version__,
+                 jobs={job_name: dict(pairs=opts.max_pairs, draws=opts.draws)}, sets=args.sets, rounds=args.rounds)
     kept = about | dict(signals={k: v for k, v in found.items() if k not in LEVELS}, levels={k: dict(missing=missing[k]) if k in missing else found[k] for k in LEVELS[::-1]})
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out/f'safety_cost_{args.target}.json').write_text(json.dumps(kept, indent=1) + '\n')
-    print('\n'.join(f'{k:45} {1e3*v[name]["difference"]:7.1f} +- {1e3*v[name]["error"]:.1f} ms of {v[name]["base"]:.3f} s' for k, v in found.items()))
+    print('\n'.join(f'{k:45} {1e3*v[job_name]["difference"]:7.1f} +- {1e3*v[job_name]["error"]:.1f} ms of {v[job_name]["base"]:.3f} s' for k, v in found.items()))
     return 0
 
 
