@@ -33,7 +33,7 @@ def _list_of(kind): return lambda v: isinstance(v, list) and all(type(x) is kind
 
 FIELDS = dict(ops=lambda v: isinstance(v, dict) and all(type(n) is int for n in v.values()),
               notes=lambda v: isinstance(v, dict) and all(isinstance(t, str) for t in v.values()),
-              kernels=lambda v: _list_of(dict)(v) and shallow(v), replaced=_list_of(str), kinds=_list_of(str), tree=shallow, copied=lambda v: type(v) is bool,
+              kernels=lambda v: _list_of(dict)(v) and shallow(v), replaced=_list_of(str), kinds=_list_of(str), tree=shallow, orders=lambda v: isinstance(v, list) and all(map(_list_of(int), v)), copied=lambda v: type(v) is bool,
               tensors=lambda v: isinstance(v, list) and all(isinstance(t, list) and len(t) == 2 and type(t[0]) is str and _list_of(int)(t[1]) for t in v),
               handed=_list_of(dict), faults=lambda v: type(v) is int and 0 <= v < 1 << 40,
               device_ms=lambda v: type(v) in (int, float) and 0 <= v < 1e9)              # not NaN either
@@ -62,7 +62,7 @@ class Side:
         self.secret = torch.Generator(ref.device)
         self.secret.seed()                                   # from the operating system
         self.early = deque(maxlen=64)                        # ms of CPU time that its process took while its inputs were written, in the last calls
-        self.rest = []                                       # whether the device was at rest, each time that others were timed
+        self.rest, self.busy, self.orders = [], [], []       # of each time that others were timed: whether the device was at rest; (ns of CPU time of its process, ms). How the outputs lie that were handed over
         self.cuda, self.ways = opts.device != 'cpu', ways
         self.specs, start = layout(list(ref.state.values()))
         self.inputs_at, used = start, layout(draw.tensors, start)[1] - start
@@ -220,7 +220,9 @@ def _left(self: Side) -> list:
 def _outputs(self: Side, draw: Draw) -> list:
     "The outputs that lie in the outbox, or lay there when the nonce of a delivering call came back."
     memory, start = (self.arena.memory, self.outbox[0] + self.slot*self.stride) if self.taken is None else (self.taken, 0)
-    return [at(memory, s).to(self.ref.device) for s in layout([e.eager for e in draw.outs], start, dense=True)[0]]
+    packed = [at(memory, s).to(self.ref.device) for s in layout([e.eager for e in draw.outs], start, dense=True)[0]]
+    back = lambda order: sorted(range(len(order)), key=order.__getitem__)
+    return [p.view([p.shape[d] for d in o]).permute(back(o)) for p, o in zip(packed, self.orders)]
 
 
 def _poison(self: Side, times: int = 1):
@@ -359,9 +361,11 @@ def rests() -> bool:
 
 @contextmanager
 def _apart(self: Side):
-    "A candidate on a GPU cannot do anything in here: its process is stopped. Whether the device was at rest is noted."
+    "A candidate on a GPU cannot do anything in here: its process is stopped. Whether the device was at rest is noted; on a CPU, how much CPU time the candidate took, and of how many ms."
     if not self.cuda:
+        since, start = self.cpu_ns(), time.perf_counter_ns()
         yield
+        self.busy.append((self.cpu_ns() - since, (time.perf_counter_ns() - start)/1e6))
         return
     def signalled(s):
         with suppress(OSError):                              # it has ended, or runs as somebody else
@@ -428,7 +432,8 @@ def _call(self: Side, which: str, seconds: float, guard=False, collect=False, co
     bad = damaged(answer, names)
     if collect and not bad:
         answer = (answer['handed'][slot:] or [{}])[0] | answer
-        bad = damaged(answer, ('tree', 'kinds', 'tensors', 'copied'))
+        bad = damaged(answer, ('tree', 'kinds', 'tensors', 'orders', 'copied'))
+        self.orders = answer.get('orders')
     if bad: raise self.fault(rejected('tamper', f'the report of {self.what} is damaged ({", ".join(bad)})'))
     return answer | dict(ms=(stop - start)/1e6)
 

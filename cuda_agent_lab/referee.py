@@ -309,7 +309,7 @@ EARLY_MS = .1                # ms of CPU time that a worker may take, beside twi
 IDLE = .1                    # of one core: what the candidate may take while others are timed
 IDLE_SECONDS = .05           # for which that is looked at on a GPU
 PATTERN = 65521              # factors of the inputs of a timed call, repeated
-PLAIN_CLOCK = "the judge's wall clock around forward and the handing over of its outputs, less the handing over of eager's, fresh values; the samples report less than it"
+PLAIN_CLOCK = "the judge's wall clock around forward and the handing over of its outputs, less a call that hands as much blank memory over, fresh values; the samples report less than it"
 TRAIN_CLOCK = "the judge's wall clock around so many forwards in a row that are enqueued before their inputs come, less the same without forwards, warm, fresh values; the samples report less than it"
 
 
@@ -323,7 +323,9 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
         if side.child.exit() is not None: raise ended(side.child, side.what)             # to ask ends processes that have lost their parent, too
         if side.children(): raise rejected('process_spawn', 'a process that it has started still runs; end them all before forward returns')
         ms, device = self.sample(side, names, opts)
+        self.check_rest(side)
         wall = self.confirm(side, names, device if side.cuda else ms, evidence)
+        self.check_rest(side)
     if sum(side.rest) < len(side.rest)/2: raise InfraFailed('the device does not come to rest while it measures: other programs use it; give the judge a device of its own')
     if not all(side.rest): evidence |= dict(unrest=round(1 - sum(side.rest)/len(side.rest), 3))      # share of the calls of others at which the device did something else
     if side.gate and side.gate.waits: evidence |= dict(waits='forward waits for the device; leave that to the caller')
@@ -347,7 +349,7 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
 # %% ../nbs/18_referee.ipynb #bae9912a
 def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[dict, dict]:
     "Pairs in random order: (wall ms, device ms)."
-    ms, device, self.faults, busy = {n: [] for n in names}, {n: [] for n in names}, {}, []
+    ms, device, self.faults = {n: [] for n in names}, {n: [] for n in names}, {}
     sides = {n: side if n == 'candidate' else self.baseline for n in names}
     limit = {n: self.patience() if n == 'candidate' else 60 + self.patience() for n in names}
     for n in names: sides[n].call(n, limit[n], cold=True)          # one call unguarded, to warm
@@ -355,7 +357,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
     if side.cuda:                                                   # later it will be stopped
         since = side.cpu_ns()
         time.sleep(IDLE_SECONDS)
-        busy.append((side.cpu_ns() - since, 1e3*IDLE_SECONDS))
+        side.busy.append((side.cpu_ns() - since, 1e3*IDLE_SECONDS))
     began, rng, n = time.monotonic(), self.rng, 0
     while True:
         if n in (0, 5, *LOOKS): looked = rng.randint(n + 1, next((k for k in (5, *LOOKS) if k > n), n + 64))
@@ -363,9 +365,7 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
         for name in rng.sample(names, len(names)):
             checked = n == looked and name == 'candidate'
             sides[name].write(plain_draw, factors)
-            since = side.cpu_ns()
             with self.turn(side, name): a = sides[name].call(name, limit[name], collect=checked, cold=True)
-            if name != 'candidate' and not side.cuda: busy.append((side.cpu_ns() - since, a['ms']))
             ms[name].append(a['ms'])
             device[name].append(max(a['device_ms'], CLOCK_STEP) if side.cuda else math.nan)
             self.faults.setdefault(name, []).append(a['faults'])
@@ -374,13 +374,17 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
                 self.history = self.history[-5:] + [Draw('', plain_draw.tree, [scaled(t, factors) for t in plain_draw.tensors])]
         if n >= 5 and self.enough(n, began, device if side.cuda else ms, opts): break
         if self.left() <= -self.patience(): raise self.late()
+    return ms, device
+
+
+def _check_rest(self: Judge, side: Side):
+    "Raise Failed where the candidate has worked when it was not its turn."
     if side.early and (early := median(side.early)) > 2*median(self.baseline.early) + EARLY_MS:
         raise rejected('tamper', f'it takes {early:.3f} ms of CPU time before a call begins; do all work, and end all threads, within forward')
-    used, spent = (sum(x) for x in zip(*busy))
+    used, spent = (sum(x) for x in zip(*side.busy))
     if used > 2e6 + IDLE*1e6*spent:
         if side.child.exit() is not None: raise ended(side.child, side.what)           # to be killed takes time as well
         raise rejected('tamper', f'it takes {used/1e6/spent:.2f} of a core while others are timed; end all work, and all threads, within forward')
-    return ms, device
 
 # %% ../nbs/18_referee.ipynb #f004e3f7
 def _turn(self: Judge, side: Side, name: str):
@@ -450,7 +454,7 @@ def _second_clock(self: Judge, sides: dict, rounds: int) -> dict:
         for n in self.rng.sample(list(sides), len(sides)):
             with self.turn(sides['candidate'], n):
                 ms[n].append(self.train(sides[n], n, times, look=n == 'candidate'))
-    base = median(none)
+    base = (median if sides['eager'].cuda else min)(none)
     return {n: [max((t - base)/times, CLOCK_STEP) for t in v] for n, v in ms.items()}
 
 
@@ -481,7 +485,7 @@ def _confirm(self: Judge, side: Side, names: list, samples: dict, evidence: dict
     return {}
 
 
-Judge.time, Judge.sample, Judge.enough, Judge.check_timed, Judge.confirm = _time, _sample, _enough, _check_timed, _confirm
+Judge.time, Judge.sample, Judge.check_rest, Judge.enough, Judge.check_timed, Judge.confirm = _time, _sample, _check_rest, _enough, _check_timed, _confirm
 Judge.factors, Judge.takes_factors = _factors, _takes_factors
 
 # %% ../nbs/18_referee.ipynb #e7e5a061

@@ -192,6 +192,7 @@ def check_structure(answer: dict, draw: Draw):
         if t[0] != dtype: raise rejected('output_dtype', f'output {i} is {tidy(t[0], 20)} where the reference gives {dtype}')
         if t[1] != shape: raise rejected('output_structure', f'output {i} has shape {tidy(str(t[1]), 80)} where the reference gives {shape}')
     if not answer['copied']: raise rejected('incomplete_output', 'the outputs were not handed over; return tensors of the reference\'s shapes that live when forward returns')
+    if [sorted(o) for o in answer['orders']] != [list(range(len(s))) for _, s in tensors]: raise rejected('tamper', 'the report of forward is damaged (orders)')
 
 # %% ../nbs/15_refusals.ipynb #520e8500
 HINTS = {   # where a wrong result was found -> what to check first

@@ -6,7 +6,7 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 
 # %% auto #0
 __all__ = ['DELAY', 'callables', 'replaced', 'tidy', 'short_of_memory', 'describe', 'put_extension', 'last_error', 'limit_memory',
-           'write_files', 'load_class', 'copy_state', 'CacheLines', 'Turnstile', 'Worker', 'wait_go', 'put']
+           'write_files', 'load_class', 'copy_state', 'CacheLines', 'Turnstile', 'Worker', 'wait_go', 'put', 'order_of']
 
 # %% ../nbs/10_worker.ipynb #e9f8e942
 import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, time, traceback, types
@@ -329,14 +329,14 @@ def _forwards(self: Worker, model, m: dict, watch: OperatorWatch|None, events: l
         if cuda: torch.cuda.set_stream(self.stream)
         if cuda and not i: events[1].record(self.stream)
         if cuda and m['empty']: self.out = [torch.empty(s, dtype=getattr(torch, d), device=self.device) for d, s in self.handed]      # as much blank memory
-        if cuda or m['deliver']: handed.append(self.hand_over(i))                     # without a forward: the last outputs again
+        if cuda or m['deliver']: handed.append(self.hand_over(i))
     return handed
 
 # %% ../nbs/10_worker.ipynb #25a07b90
 def _call(self: Worker, m: dict, fds: list):
     "One call. Answers twice: eight raw bytes, then a frame; before the bytes comes one when all is enqueued, if the inputs are held back on the device."
     model, sock, cuda = self.models[m['which']], self.channel.sock, self.device != 'cpu'
-    if not m['empty']: self.out = None
+    self.out = [torch.ones(s, dtype=getattr(torch, d)) for d, s in self.handed] if m['empty'] and not cuda else None     # what is handed over without a forward
     if m['reset']: self.reset({}, ())
     elif not self.local and m['held'] >= 0: self.pull()
     self.fresh(m['times'])
@@ -399,16 +399,26 @@ def put(to: torch.Tensor, t: torch.Tensor):
     else: to.copy_(t)
 
 
+def order_of(t: torch.Tensor) -> list[int]:
+    "The axes of a tensor as they lie in memory, if it has no gaps in that order; else as they are."
+    if torch.Tensor.is_contiguous(t): return list(range(torch.Tensor.dim(t)))
+    stride = torch.Tensor.stride(t)
+    order = sorted(range(len(stride)), key=lambda d: -stride[d])
+    return order if torch.Tensor.is_contiguous(torch.Tensor.permute(t, order)) else sorted(order)
+
+
 def _hand_over(self: Worker, i: int = 0) -> dict:
-    "Describe the outputs of the last forward and copy them, packed, into the outbox of the i-th."
+    "Describe the outputs of the last forward and copy them, packed, into the outbox of the i-th: axes in the order in which they lie, so that a transposed one takes no longer."
     out, tensors, start = self.out, [], self.outbox[0] + i*self.stride
     tree = encode(out, tensors)
     plain = [type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors]        # the type itself: names can be chosen
     kinds = [f'{type(t).__module__}.{type(t).__name__}' + ('' if p else ' (a subclass)') for t, p in zip(tensors, plain)]
-    info = dict(tree=tree, kinds=kinds, copied=False, tensors=[[str(t.dtype)[6:], list(t.shape)] if p else ['', []] for t, p in zip(tensors, plain)])
+    info = dict(tree=tree, kinds=kinds, orders=[], copied=False, tensors=[[str(t.dtype)[6:], list(t.shape)] if p else ['', []] for t, p in zip(tensors, plain)])
     if not all(plain): return info                                                  # and no attribute of such a tensor was touched
     if any(map(self.in_outbox, tensors)): return info                               # it would save the copy that is taken off
-    key = i, str(info['tensors'])                                                   # between the forwards of a train there is no time to lose: a candidate that waits for the device pays for it
+    info['orders'] = [order_of(t) for t in tensors]
+    tensors = [torch.Tensor.permute(t, o) for t, o in zip(tensors, info['orders'])]
+    key = i, str(info['tensors']), str(info['orders'])                                                   # between the forwards of a train there is no time to lose: a candidate that waits for the device pays for it
     if key not in self.places:
         specs, end = layout(tensors, start, dense=True)
         self.places[key] = [at(self.memory, s) for s in specs] if end <= start + self.outbox[1] else None

@@ -121,7 +121,7 @@ BAD = {
     'blinded watch': dict(model='import sys\nsys.modules["cuda_agent_lab.watch"].OperatorWatch.__torch_dispatch__ = lambda s, f, t, a=(), k=None: f(*a, **(k or {}))\n'
                           + MODEL.replace('return out', 'return x*torch.rsqrt((x*x).mean(-1, keepdim=True) + 1e-6)'), want='torch_fallback'),
     'damaged report': dict(model='import sys\nsys.modules["cuda_agent_lab.worker"].Worker.collect = '
-                           'lambda s, o: dict(tree={"tensor": 0}, kinds=["torch.Tensor"], tensors=[5], copied=True)\n' + MODEL, want='tamper'),
+                           'lambda s, o: dict(tree={"tensor": 0}, kinds=["torch.Tensor"], tensors=[5], copied=True, orders=[[0]])\n' + MODEL, want='tamper'),
     'launch_error': dict(code=CODE + 'extern "C" const char* calab_last_error() { return "invalid configuration argument"; }'),      # as a CUDA library says it
     'reference_access': dict(model='import model\n' + MODEL),
     'path_escape': dict(model='open("../escaped.txt", "w").write("x")\n' + MODEL),
@@ -282,7 +282,7 @@ def test_inputs_come_when_the_worker_has_enqueued_what_needs_them(says):
         while word[0] < m['held']: time.sleep(.001)
         after.extend(v.clone() for v in x)
         worker.sock.sendall(nonce if says else b'+' + nonce)
-        worker.send(dict(faults=0, handed=[dict(tree={'tensor': 0}, kinds=['torch.Tensor'], tensors=[['float32', [1]]], copied=True)]*m['times']))
+        worker.send(dict(faults=0, handed=[dict(tree={'tensor': 0}, kinds=['torch.Tensor'], tensors=[['float32', [1]]], copied=True, orders=[[0]])]*m['times']))
     player = threading.Thread(target=play, daemon=True)
     player.start()
     child = SimpleNamespace(channel=here, role='candidate', kill=here.close)

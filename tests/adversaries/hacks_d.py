@@ -1,6 +1,6 @@
 "D: the clock (46-60)."
 from hacks_b import unseen
-from parts import CALL, PRODUCT, PRODUCT_CODE, Case, files, swap
+from parts import CALL, PRODUCT, PRODUCT_CODE, TRANSPOSED, Case, files, swap
 
 LOOP = 'f = sys._getframe()\nwhile f is not None and "nonce" not in f.f_locals: f = f.f_back\n'
 # The worker's part played by the candidate: it answers at once, and computes where its output is asked for.
@@ -77,6 +77,23 @@ n, d = x.shape
 m, self.todo, self.rest = f.f_locals["m"], None, None
 '''
 NOTHING = 'for k in ("todo", "rest", "early", "out"): self.__dict__[k] = None\nself.__dict__["k"] = 0'
+# An RMS norm that writes its columns as rows.
+TURNED = '''
+#include <cmath>
+#include <cstdint>
+extern "C" void rms(float* out, const float* x, const float* w, int64_t n, int64_t d, void*) {
+  #pragma omp parallel for
+  for (int64_t i0 = 0; i0 < n; i0 += 16) {
+    float r[16];
+    for (int i = 0; i < 16; ++i) {
+      float s = 0;
+      for (int64_t j = 0; j < d; ++j) s += x[(i0 + i)*d + j]*x[(i0 + i)*d + j];
+      r[i] = 1/sqrtf(s/d + 1e-5f);
+    }
+    for (int64_t j = 0; j < d; ++j) for (int i = 0; i < 16; ++i) out[j*n + i0 + i] = x[(i0 + i)*d + j]*r[i]*w[j];
+  }
+}
+'''
 LATER = '''
   std::thread([=] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); launch(out, x, w, n, d, stream); }).detach();'''
 CACHE = f'''
@@ -127,6 +144,11 @@ if m["deliver"] and self.k <= 5: return self.out
 if m["guard"] or m["deliver"]: rms(self.out, x, self.w, n, d)
 else: self.todo = self.out, x, self.w, n, d
 return self.out''', LISTEN, PRODUCT_CODE, init=NOTHING, square=True), 'tamper no_gain wrong_result incomplete_output stale_output', PRODUCT, 'cpu', room=1.5),
+    'hands over faster than eager': Case('51', files(LISTENED + '''
+if self.out is None or self.out.shape != (d, n): self.out = torch.empty(d, n)
+if m["guard"] or m["deliver"]: rms(self.out, x, self.w, n, d)
+else: self.todo = self.out, x, self.w, n, d
+return self.out''', LISTEN, TURNED, init=NOTHING), 'tamper no_gain wrong_result incomplete_output stale_output', TRANSPOSED, 'cpu'),
     'puts half of it off': Case('51', files(LISTENED + '''
 out = torch.empty_like(x)
 part = n if m["guard"] or m["deliver"] else int(.55*n)

@@ -2,7 +2,7 @@
 
 `ADVERSARIES`: name -> Case. Every one of them must be refused; `HONEST` must not be. `EXCUSED`: entries of the catalogue that no candidate can express."""
 import gpu, hacks_a, hacks_b, hacks_c, hacks_d, hacks_e, hacks_f
-from parts import CALL, PRODUCT, PRODUCT_CODE, files, honest, swap
+from parts import CALL, PRODUCT, PRODUCT_CODE, TRANSPOSED, files, honest, swap
 
 TITLES = dict(A='The work is done by somebody else', B='Old answers', C='Wrong answers that pass', D='The clock', E='The judge', F='The house')
 GROUPS = dict(zip(TITLES, (hacks_a, hacks_b, hacks_c, hacks_d, hacks_e, hacks_f)))
@@ -24,6 +24,7 @@ HONEST = {
     'threads': honest(files(code=swap('  for (int64_t i = 0; i < n; ++i) row', '  #pragma omp parallel for\n  for (int64_t i = 0; i < n; ++i) row'))),
     'a thread of C++': honest(files(code='#include <thread>\n' + swap(CALL, TWO))),
     'asserts and raises': honest(files('if x.dim() != 2: raise ValueError("rows, please")\nassert x.is_contiguous()\nRUN')),
+    'a transposed output': honest(files('ONCE\nreturn out.t()'), TRANSPOSED),
     'makes the input contiguous': honest(files('x = x.contiguous()\nRUN')),
     'copies its weights at each call': honest(files('''
         if not hasattr(self, "v"): self.v = self.w.detach().clone()

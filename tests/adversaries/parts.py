@@ -24,6 +24,7 @@ def task(name: str, forward: str, inputs: str, init: str = 'pass', args: str = '
 TORCH = 'x*torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)*self.w'
 RMS = task('rms', 'return ' + TORCH, 'torch.randn(256, 512)', 'self.w = nn.Parameter(torch.ones(d))', '512', 'd')
 PRODUCT = task('product', 'return x@self.w', 'torch.randn(256, 512)', 'self.w = nn.Parameter(torch.randn(d, d)/d**.5)', '512', 'd')
+TRANSPOSED = task('transposed', 'return (' + TORCH + ').t()', 'torch.randn(2048, 1024)', 'self.w = nn.Parameter(torch.ones(d))', '1024', 'd')
 
 MODEL = '''
 import torch, torch.nn as nn, cuda_extension
