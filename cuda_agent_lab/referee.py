@@ -446,8 +446,7 @@ def _train(self: Judge, side: Side, name: str, times: int, empty: bool = False, 
 def _second_clock(self: Judge, sides: dict, rounds: int) -> dict:
     "{name: [ms of a forward]}: trains of all sides in random order, less those that are empty. Each of the candidate's is checked: one that is not looked at could do nothing."
     times, none, ms = max(1, min(*(s.slots for s in sides.values()), int(TRAIN_SECONDS/self.ref.eager_seconds))), [], {n: [] for n in sides}
-    for n, s in sides.items():
-        if s.cuda: self.train(s, n, times)                                                      # what an empty one hands over is as large
+    for n, s in sides.items(): self.train(s, n, times)                                          # what an empty one hands over is as large
     for _ in range(rounds):
         if self.left() <= 0: raise self.late()
         with self.turn(sides['candidate'], 'eager'): none.append(self.train(sides['eager'], 'eager', times, empty=True))

@@ -418,7 +418,7 @@ def _hand_over(self: Worker, i: int = 0) -> dict:
     if any(map(self.in_outbox, tensors)): return info                               # it would save the copy that is taken off
     info['orders'] = [order_of(t) for t in tensors]
     tensors = [torch.Tensor.permute(t, o) for t, o in zip(tensors, info['orders'])]
-    key = i, str(info['tensors']), str(info['orders'])                                                   # between the forwards of a train there is no time to lose: a candidate that waits for the device pays for it
+    key = i, str(info['tensors']), str(info['orders'])                              # between the forwards of a train there is no time to lose: a candidate that waits for the device pays for it
     if key not in self.places:
         specs, end = layout(tensors, start, dense=True)
         self.places[key] = [at(self.memory, s) for s in specs] if end <= start + self.outbox[1] else None
