@@ -406,7 +406,7 @@ def order_of(t: torch.Tensor) -> list[int]:
     order = sorted(range(len(stride)), key=lambda d: -stride[d])
     return order if torch.Tensor.is_contiguous(torch.Tensor.permute(t, order)) else sorted(order)
 
-
+# %% ../nbs/10_worker.ipynb #63dc61b6
 def _hand_over(self: Worker, i: int = 0) -> dict:
     "Describe the outputs of the last forward and copy them, packed, into the outbox of the i-th: axes in the order in which they lie, so that a transposed one takes no longer."
     out, tensors, start = self.out, [], self.outbox[0] + i*self.stride

@@ -1,7 +1,7 @@
 "What only a GPU has: `CASES`, group -> name -> Case, and honest work that looks like it."
 from hacks_b import MODE
 from hacks_d import LOOP
-from parts import CALL, PRODUCT, SIDES, TORCH, Case, before, files, honest, swap, task
+from parts import CALL, PRODUCT, SIDES, TORCH, TRANSPOSED, Case, before, files, honest, swap, task
 
 ONLY = 'cuda'
 CUBLAS = '''
@@ -152,6 +152,31 @@ extern "C" void rms(float* out, const float* x, const float* w, int64_t n, int64
 '''
 SIDE = 'static cudaStream_t mine = nullptr;\n  if (!mine) cudaStreamCreateWithFlags(&mine, cudaStreamNonBlocking);\n'
 SIDE_CALL = CALL.replace('stream);', 'mine);')
+# An RMS norm that writes its columns as rows: a block for 32 rows.
+TURNED = SIDES + '''
+__global__ static void turned(float* out, const float* x, const float* w, int64_t n, int64_t d) {
+  __shared__ float tile[32][33], r[32];
+  x += (int64_t)blockIdx.x*32*d;
+  out += (int64_t)blockIdx.x*32;
+  for (int i = threadIdx.y; i < 32; i += 8) {
+    float s = 0;
+    for (int64_t j = threadIdx.x; j < d; j += 32) s += x[i*d + j]*x[i*d + j];
+    for (int k = 16; k; k /= 2) s += __shfl_xor_sync(~0u, s, k);
+    if (!threadIdx.x) r[i] = 1.f/sqrtf(s/d + 1e-5f);
+  }
+  __syncthreads();
+  for (int64_t j = 0; j < d; j += 32) {
+    for (int i = threadIdx.y; i < 32; i += 8) tile[i][threadIdx.x] = x[i*d + j + threadIdx.x]*r[i]*w[j + threadIdx.x];
+    __syncthreads();
+    for (int i = threadIdx.y; i < 32; i += 8) out[(j + i)*n + threadIdx.x] = tile[threadIdx.x][i];
+    __syncthreads();
+  }
+}
+extern "C" void rms(float* out, const float* x, const float* w, int64_t n, int64_t d, Stream stream) {
+  turned<<<(unsigned)(n/32), dim3(32, 8), 0, stream>>>(out, x, w, n, d);
+}
+'''
+AGAIN = LOOP + 'if f is not None and f.f_locals["m"]["times"] == 1: f.f_locals["events"][0].record()\n'
 DELAY = '__global__ static void spin(long long cycles) { long long t = clock64(); while (clock64() - t < cycles) {} }\n'
 PERSIST = '''static bool first = true;
   if (first) {
@@ -220,7 +245,9 @@ CASES = dict(
                 def elapsed_time(self, other): return .001
             torch.cuda.Event = Event
             '''), 'tamper no_gain', only=ONLY),
-        'events that are recorded again': Case('51', files('ONCE\n' + LOOP + 'if f is not None and not f.f_locals["m"].get("guard"): f.f_locals["events"][0].record()\nreturn out', 'import sys\n'), 'tamper no_gain', only=ONLY),
+        'events that are recorded again': Case('51', files('ONCE\n' + AGAIN + 'return out', 'import sys\n'), 'tamper no_gain', only=ONLY),
+        'events that are recorded again, and a faster handing over': Case('51', files('out, some = torch.empty(x.shape[::-1], device=x.device), torch.empty(x.shape[1], 32, device=x.device)\nrms(out, x, self.w, *x.shape)\n' + AGAIN + 'rms(some, x, self.w, 32, x.shape[1])\nreturn out', 'import sys\n', TURNED),
+                                                                          'tamper no_gain', TRANSPOSED, ONLY),
         'lines of the L2 cache set aside': Case('53', files(code=before(PERSIST)), 'l2_persistence no_gain', only=ONLY),
         'a cache that is not emptied': Case('52', files(SMALL + 'RUN', 'import sys\n'), 'tamper no_gain', BIG, ONLY, room=1.15),
         'lines set aside behind the worker\'s back': Case('53', files(SMALL + 'if f is not None: f.f_locals["self"].lines = Lines()\nRUN', BLIND, before(PERSIST)), 'l2_persistence tamper no_gain', BIG, ONLY, room=1.15),
@@ -248,4 +275,5 @@ HONEST = {
     'cuBLAS for a product': honest(files(code=BLAS, square=True), PRODUCT, ONLY),
     'cuBLAS for a long product': honest(files(code=BLAS, square=True), LONG, ONLY),
     'a big input': honest(files(), BIG, ONLY),
+    'columns as rows': honest(files('out = torch.empty(x.shape[::-1], device=x.device)\nrms(out, x, self.w, *x.shape)\nreturn out', code=TURNED), TRANSPOSED, ONLY),
 }
