@@ -66,7 +66,7 @@ INTERPRETED = "right in Triton's interpreter, and its kernels compile for sm_90;
 
 # %% ../nbs/18_referee.ipynb #513a2327
 class Judge:
-    "The referee of one task. `host` gives processes and quiet: spawn(role), quiet() (a context manager)."
+    "The referee of one task. `host` gives processes and quiet: spawn(role), and the context managers quiet() and aside()."
     def __init__(self, source: str, opts: JudgeOptions, host):
         torch.set_num_threads(threads_of(opts))
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = opts.precision == 'tf32'
@@ -85,7 +85,7 @@ class Judge:
         "candidate: {'files': [[path, text]], 'hash', 'abi', 'library': path or ''}."
         self.start, self.seconds, self.unpaid_seconds, self.opts_now = time.monotonic(), {}, 0.0, opts
         seed = opts.seed if opts.seed is not None else secrets.randbits(48)
-        self.rng, self.errors, self.earlier, self.history = random.Random(seed), [], [], []
+        self.rng, self.errors, self.kept, self.earlier, self.history = random.Random(seed), [], [], [], []
         evidence = dict(threads=threads_of(opts), precision=opts.precision, tolerance=opts.tolerance, allow_torch=opts.allow_torch,
                         abi=candidate['abi'], **self.ref.notes)
         about = dict(isolation=self.host.level, device=device_name(opts.device), seed=seed, versions=versions(), candidate=candidate['hash'])
@@ -107,7 +107,7 @@ class Judge:
         finally:
             t = time.monotonic()
             if self.side is not None: self.side.close()
-            self.side = None
+            self.side, self.kept, self.earlier, self.history = None, [], [], []            # other judges need the memory
             self.lap('close', t)
         evidence |= dict(seconds={k: round(v, 4) for k, v in self.seconds.items()}, total_seconds=round(time.monotonic() - self.start, 4))
         return Verdict(errors=tuple(plain(e) for e in self.errors), evidence=plain(evidence), **end, **timing, **about)
@@ -161,7 +161,10 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
             if not names: self.usual = 1 + 5*self.seconds['draw']
             t = time.monotonic()
             if not names:
-                self.side = Side(child, self.ref, draw, opts, "forward in Triton's interpreter" if opts.interpreted else 'forward')
+                with self.host.aside() if opts.device != 'cpu' else nullcontext():           # CUDA's context takes longest, and disturbs nobody who measures
+                    self.side = Side(child, self.ref, draw, opts, "forward in Triton's interpreter" if opts.interpreted else 'forward')
+                self.lap('open', t)
+                t = time.monotonic()
                 seconds = min(300 if abi == 'inline' else 60, max(1.0, self.left()))
                 self.side.load(candidate['files'], 'model_new.py', 'ModelNew', candidate['library'], abi != 'inline', seconds, opts.allow_torch)
                 self.errors = [dict(output=i) for i in range(len(draw.outs))]
@@ -267,6 +270,7 @@ Judge.check_kernels = _check_kernels
 # %% ../nbs/18_referee.ipynb #12236d64
 def _start_baseline(self: Judge, draw: Draw):
     "The trusted worker with eager and, if asked, torch.compile. That torch.compile raises is a note; all other failures are InfraFailed."
+    if self.baseline and self.side and self.baseline.arena.via != self.side.arena.via: self.close()        # both sides pay the same for their tensors
     if self.baseline is None: self.open_baseline(draw)
     else:
         self.baseline.write_state()
@@ -276,8 +280,11 @@ def _start_baseline(self: Judge, draw: Draw):
         self.baseline.fill(0)                                          # torch.compile is no call
     if self.opts.compile and self.compiled is None:
         try:
-            self.baseline.send(dict(op='compile'))
-            compiled = dict(ok=True, **self.baseline.answer('torch.compile', COMPILE_SECONDS))
+            with self.host.aside() if self.baseline.cuda else nullcontext():
+                self.baseline.send(dict(op='compile'))
+                seconds = self.baseline.answer('torch.compile', COMPILE_SECONDS)['seconds']
+            self.baseline.send(dict(op='warm'))
+            compiled = dict(ok=True, seconds=seconds + self.baseline.answer('torch.compile', COMPILE_SECONDS)['seconds'])
         except InfraFailed as e:
             self.close()                                               # it may have died, hang, or be half compiled
             if not e.told or e.memory: raise InfraFailed(f'{e}; if it does so each time, judge with compile=False') from None
@@ -297,7 +304,12 @@ def _open_baseline(self: Judge, draw: Draw):
     self.null_us = 1e3*median(self.baseline.call('eager', 60, empty=True)['ms'] for _ in range(15))
 
 
-Judge.start_baseline, Judge.open_baseline = _start_baseline, _open_baseline
+def _prepare(self: Judge):
+    "The baseline before there is a candidate. Raises InfraFailed."
+    self.start_baseline(self.ref.draw(secrets.randbits(31), 'before any candidate'))
+
+
+Judge.start_baseline, Judge.open_baseline, Judge.prepare = _start_baseline, _open_baseline, _prepare
 
 # %% ../nbs/18_referee.ipynb #eed4bc47
 DEVICE_CLOCK = 'CUDA events around forward, enqueued before its inputs come (no launch gaps), cold (2 x L2 written before), fresh values'
@@ -318,7 +330,7 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
     with self.unpaid('baseline'): self.start_baseline(replace(self.kept[0]))
     names = ['eager', 'candidate'] + (['compiled'] if self.compiled and self.compiled['ok'] else [])
     with ExitStack() as stack:
-        with self.unpaid('wait'): stack.enter_context(self.host.quiet())
+        with self.unpaid('wait'): stack.enter_context(self.host.quiet('' if side.cuda else 'busy'))
         t = time.monotonic()
         if side.child.exit() is not None: raise ended(side.child, side.what)             # to ask ends processes that have lost their parent, too
         if side.children(): raise rejected('process_spawn', 'a process that it has started still runs; end them all before forward returns')
@@ -326,15 +338,15 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
         self.check_rest(side)
         wall = self.confirm(side, names, device if side.cuda else ms, evidence)
         self.check_rest(side)
+        self.lap('time', t)
+        t = time.monotonic()
+        with self.unpaid('draw', self.usual): last = self.ref.fill(self.ref.draw(self.rng.getrandbits(31), 'last draw'))
+        self.check(side, last, self.patience(), True)
+        self.lap('last', t)
     if sum(side.rest) < len(side.rest)/2: raise InfraFailed('the device does not come to rest while it measures: other programs use it; give the judge a device of its own')
     if not all(side.rest): evidence |= dict(unrest=round(1 - sum(side.rest)/len(side.rest), 3))      # share of the calls of others at which the device did something else
     if side.gate and side.gate.waits: evidence |= dict(waits='forward waits for the device; leave that to the caller')
     self.check_libraries(side, opts, evidence['abi'])
-    self.lap('time', t)
-    t = time.monotonic()
-    with self.unpaid('draw', self.usual): last = self.ref.fill(self.ref.draw(self.rng.getrandbits(31), 'last draw'))
-    self.check(side, last, self.patience(), True)
-    self.lap('last', t)
     clock, method = (device, DEVICE_CLOCK) if side.cuda else (ms, WALL_CLOCK)
     ratios = lambda clock: {k: paired_ratio(clock[k], clock['candidate'], tuple(opts.thresholds)) if k in names else None for k in ('eager', 'compiled')}
     speedup = ratios(clock)

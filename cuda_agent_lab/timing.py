@@ -9,7 +9,7 @@ __all__ = ['THRESHOLDS', 'LOOKS', 'coverage', 'rank', 'order_interval', 'decided
 
 # %% ../nbs/07_timing.ipynb #e2ee4b27
 import math, random
-from statistics import median
+from statistics import median, quantiles
 from .verdict import Timing
 
 # %% ../nbs/07_timing.ipynb #15d28a4f
@@ -70,6 +70,7 @@ def paired_ratio(base_ms: list[float], cand_ms: list[float], thresholds: tuple =
 
 
 def summarise(samples: list[float], method: str) -> Timing:
-    "Median and interval of one side's times [ms]."
+    "Median, interval and spread of one side's times [ms]; at least two of them."
     lo, hi = bootstrap(samples)
-    return Timing(median(samples), lo, hi, len(samples), method)
+    q1, middle, q3 = quantiles(samples, n=4, method='inclusive')
+    return Timing(middle, lo, hi, len(samples), method, (q3 - q1)/1.349/middle)

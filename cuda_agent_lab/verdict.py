@@ -40,6 +40,7 @@ class Timing:
     hi_ms: float         # ... upper end
     n: int               # number of samples
     method: str          # what the clock was, e.g. 'wall: round trip seen by the judge'
+    spread: float|None = None    # of the samples: their interquartile range over 1.349 (the standard deviation, if they were normal), as a share of the median
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ Docs: https://example.github.io/cuda_agent_lab/worker.html.md"""
 
 # %% auto #0
 __all__ = ['DELAY', 'callables', 'replaced', 'tidy', 'short_of_memory', 'describe', 'put_extension', 'last_error', 'limit_memory',
-           'write_files', 'load_class', 'copy_state', 'CacheLines', 'Turnstile', 'Worker', 'wait_go', 'put', 'order_of']
+           'write_files', 'load_class', 'copy_state', 'CacheLines', 'Turnstile', 'Worker', 'Compiled', 'wait_go', 'put',
+           'order_of']
 
 # %% ../nbs/10_worker.ipynb #e9f8e942
 import ctypes, gc, importlib.util, linecache, os, random, re, resource, socket, sys, time, traceback, types
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -172,6 +173,12 @@ class Worker:
         self.last_error, self.triton, self.jit = lambda: None, None, False      # `triton`: the interpreter, if kernels run in it; `jit`: whether Triton may compile
         self.handed, self.places = [], {}        # dtype and shape of the outputs that were handed over last; (forward, dtypes and shapes) -> where in its outbox, None if nowhere
 
+    def begin(self, m: dict, fds: list):
+        "Make the context of a GPU before there is anything to do."
+        torch.empty(1, device='cuda').fill_(1)
+        torch.cuda.synchronize()
+        return {}
+
     def open(self, m: dict, fds: list):
         "Map the arena; set threads, precision and limits."
         self.device = m['device']
@@ -228,7 +235,7 @@ class Worker:
 
     def serve(self):
         "Answer frames until the other side closes the channel."
-        ops = dict(open=self.open, load=self.load, reset=self.reset, compile=self.compile, args=self.args_, rest=self.rest, call=self.call, collect=self.collect,
+        ops = dict(begin=self.begin, open=self.open, load=self.load, reset=self.reset, compile=self.compile, warm=self.warm, args=self.args_, rest=self.rest, call=self.call, collect=self.collect,
                    kernels=self.kernels)
         while True:
             try: m, fds = self.channel.recv(None, keep=1)
@@ -283,18 +290,36 @@ def _load(self: Worker, m: dict, fds: list):
     return {}
 
 
+class Compiled(BaseException):
+    "torch.compile has ended, and what it made was about to run."
+
+
 def _compile(self: Worker, m: dict, fds: list):
-    "Add torch.compile of the reference and run it until it is warm. Only in trusted workers."
-    t = time.perf_counter()
+    "Add torch.compile of the reference; `warm` belongs to it. On a GPU nothing runs on the device, so that others may measure meanwhile. Only in trusted workers."
+    t, ahead = time.perf_counter(), self.device != 'cpu'
     torch._dynamo.reset()
-    compiled = torch.compile(self.models['eager'])
-    with torch.no_grad():
-        for _ in range(3): compiled(*self.args[0])
-    self.models['compiled'] = compiled
+    def backend(graph, inputs):
+        from torch._inductor.compile_fx import compile_fx
+        f = compile_fx(graph, inputs)
+        def run(*args):
+            if ahead: raise Compiled
+            return f(*args)
+        return run
+    compiled = torch.compile(self.models['eager'], backend=backend if ahead else 'inductor')
+    with torch.no_grad(), suppress(Compiled): compiled(*self.args[0])
+    ahead, self.models['compiled'] = False, compiled
     return dict(seconds=time.perf_counter() - t)
 
 
-Worker.load, Worker.compile = _load, _compile
+def _warm(self: Worker, m: dict, fds: list):
+    "Run it until it is warm."
+    t = time.perf_counter()
+    with torch.no_grad():
+        for _ in range(3): self.models['compiled'](*self.args[0])
+    return dict(seconds=time.perf_counter() - t)
+
+
+Worker.load, Worker.compile, Worker.warm = _load, _compile, _warm
 
 # %% ../nbs/10_worker.ipynb #a01ce790
 def wait_go(sock) -> bytes:

@@ -178,9 +178,9 @@ def zygote_main(root: str, level: str, preload: tuple):
             channel.send(dict(text=tail(alive[pid][1]) if pid in alive else ''))
             continue
         if m['op'] == 'kill' and pid in alive: kill_group(pid)
-        status = None
+        status = -9 if m['op'] == 'kill' and pid not in alive else None
         if pid in alive:
-            done, code = os.waitpid(pid, 0 if m['op'] == 'kill' else os.WNOHANG)
+            done, code = os.waitpid(pid, os.WNOHANG)                    # who has a CUDA context takes 0.2 s to end, and others want children meanwhile
             if done:
                 status = os.waitstatus_to_exitcode(code)
                 kill_group(pid)
@@ -232,8 +232,12 @@ class Child:
 
     def kill(self) -> int|None:
         "End it and everything that it started; remove its folder."
+        end = time.monotonic() + 60
         try:
-            if self.status is None: self.status = self.zygote.ask(dict(op='kill', pid=self.inner))['status']
+            while self.status is None:
+                self.status = self.zygote.ask(dict(op='kill', pid=self.inner))['status']
+                if self.status is None and time.monotonic() > end: raise WireError(f'process {self.pid} cannot be ended')      # a device that hangs
+                if self.status is None: time.sleep(.002)
             self.zygote.children.discard(self.pid)
         finally: self.channel.close()              # not before: it would end by itself, with another status
         return self.status
