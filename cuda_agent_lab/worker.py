@@ -173,12 +173,6 @@ class Worker:
         self.last_error, self.triton, self.jit = lambda: None, None, False      # `triton`: the interpreter, if kernels run in it; `jit`: whether Triton may compile
         self.handed, self.places = [], {}        # dtype and shape of the outputs that were handed over last; (forward, dtypes and shapes) -> where in its outbox, None if nowhere
 
-    def begin(self, m: dict, fds: list):
-        "Make the context of a GPU before there is anything to do."
-        torch.empty(1, device='cuda').fill_(1)
-        torch.cuda.synchronize()
-        return {}
-
     def open(self, m: dict, fds: list):
         "Map the arena; set threads, precision and limits."
         self.device = m['device']
@@ -290,6 +284,16 @@ def _load(self: Worker, m: dict, fds: list):
     return {}
 
 
+Worker.load = _load
+
+# %% ../nbs/10_worker.ipynb #c7c36d1a
+def _begin(self: Worker, m: dict, fds: list):
+    "Make the context of a GPU before there is anything to do."
+    torch.empty(1, device='cuda').fill_(1)
+    torch.cuda.synchronize()
+    return {}
+
+
 class Compiled(BaseException):
     "torch.compile has ended, and what it made was about to run."
 
@@ -319,7 +323,7 @@ def _warm(self: Worker, m: dict, fds: list):
     return dict(seconds=time.perf_counter() - t)
 
 
-Worker.load, Worker.compile, Worker.warm = _load, _compile, _warm
+Worker.begin, Worker.compile, Worker.warm = _begin, _compile, _warm
 
 # %% ../nbs/10_worker.ipynb #a01ce790
 def wait_go(sock) -> bytes:

@@ -32,9 +32,11 @@ def folder(tmp_path):
 
 
 def test_a_verdict_as_one_json_object(folder):
-    p = calab('judge', folder, '--json', '--no-compile')
+    p = calab('judge', folder, '--json', '--no-compile', '--roofline')
     assert p.returncode == 0, p.stderr
     v = json.loads(p.stdout)
+    r = v['evidence']['roofline']
+    assert not r['counted'] and r['work']['bytes'] == 2*4*64*64 and r['ideal'] < r['seconds'] and 'analytic' in r['text'], r
     assert v['status'] == 'correct' and v['task'] == Task('x', None, MODEL).hash and v['isolation'] and v['device'] and isinstance(v['seed'], int)
     assert {'status', 'reason', 'message', 'errors', 'timing', 'speedup_eager', 'speedup_compile', 'milestone', 'isolation', 'device', 'seed', 'versions', 'evidence'} <= set(v)
 
@@ -70,9 +72,9 @@ def test_a_workspace_of_ones_own(folder, tmp_path_factory):
     assert again.returncode == 2 and 'not empty' in again.stderr
     (new/'model_new.py').write_text(NEW); (new/'kernels'/'f.cpp').write_text(CODE)
     assert calab('judge', new, '--no-timing').stdout.startswith('correct')
-    for script in ('verify', 'profile'):                                   # what a person who works there calls; without a judge that listens
-        p = subprocess.run([sys.executable, f'utils/{script}.py'], cwd=new, capture_output=True, text=True)
-        assert p.returncode == 0 and p.stdout.startswith('correct'), p
+    for script in (['verify.py'], ['profile.py', '--roofline']):           # what a person who works there calls; without a judge that listens
+        p = subprocess.run([sys.executable, 'utils/' + script[0], *script[1:]], cwd=new, capture_output=True, text=True)
+        assert p.returncode == 0 and p.stdout.startswith('correct') and ('the limit is' in p.stdout) == ('--roofline' in script), p
     (new/'kernels'/'f.cpp').write_text(CODE.replace('2*x', '3*x'))
     p = subprocess.run([sys.executable, 'utils/verify.py'], cwd=new, capture_output=True, text=True)
     assert p.returncode == 1 and p.stdout.startswith('rejected wrong_result'), p

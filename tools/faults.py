@@ -13,8 +13,9 @@ import argparse, collections, datetime, json, os, random, shutil, signal, subpro
 from pathlib import Path
 import torch
 from cuda_agent_lab.compilers import gpus
+from cuda_agent_lab.devices import device_name
 from cuda_agent_lab.pool import LocalPool
-from cuda_agent_lab.referee import JudgeOptions, device_name
+from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task
 from cuda_agent_lab.workspace import Candidate, make_workspace, write_candidate
 

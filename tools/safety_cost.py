@@ -12,9 +12,10 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from unittest.mock import patch
 import torch
+from cuda_agent_lab.devices import device_name
 from cuda_agent_lab.isolation import LEVELS, obstacle
 from cuda_agent_lab.pool import LocalPool
-from cuda_agent_lab.referee import JudgeOptions, device_name
+from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.zygote import Zygote
 from faults import TASK, candidate
 

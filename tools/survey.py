@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 import torch
 from cuda_agent_lab.compilers import compiler_version, find_gxx, find_nvcc
+from cuda_agent_lab.devices import device_name
 from cuda_agent_lab.pool import LocalPool
-from cuda_agent_lab.referee import JudgeOptions, device_name
+from cuda_agent_lab.referee import JudgeOptions
 from honest import honest
 from measure import PLAIN, measured
 from mutants import mutants

@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import median
 import torch
 from cuda_agent_lab.compilers import gpus
+from cuda_agent_lab.devices import device_name
 from cuda_agent_lab.pool import LocalPool
-from cuda_agent_lab.referee import JudgeOptions, device_name
+from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.workspace import write_candidate
 from honest import TEMPLATES, Case, as_pybind, candidate, planned, suite, texts
 from mutants import CUDA_FAULTS, FAULTS, Right, of_text

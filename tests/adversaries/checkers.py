@@ -18,8 +18,9 @@ import torch
 
 from cuda_agent_lab.build import build, install
 from cuda_agent_lab.compilers import NotRunnable, recipe
+from cuda_agent_lab.devices import device_name
 from cuda_agent_lab.pool import LocalPool
-from cuda_agent_lab.referee import JudgeOptions, device_name
+from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task, sandbox_dir
 from cuda_agent_lab.workspace import Candidate, CandidateError, read_candidate
 from ours import ADVERSARIES, HONEST, gain
