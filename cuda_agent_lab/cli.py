@@ -64,7 +64,7 @@ def judge_folder(args) -> Verdict:
         raise
     task = find_task(folder, args.task)
     opts = JudgeOptions(target=args.target, precision=args.precision, tolerance=args.tolerance, allow_torch=args.allow_torch, timing=not args.no_timing,
-                        compile=not args.no_compile, seed=args.seed, timeout=args.timeout, counters=args.counters)
+                        compile='max-autotune-no-cudagraphs' if args.autotune else not args.no_compile, seed=args.seed, timeout=args.timeout, counters=args.counters)
     with LocalPool(target=args.target, cache=args.cache, isolation=level) as pool:
         v = pool.judge(task, candidate, opts)
         if not (args.roofline and v.timing): return v
@@ -193,7 +193,9 @@ def add_judge(sub):
     j.add_argument('--isolation', choices=LEVELS, help='use this level instead of the strongest that works here')
     j.add_argument('--require', choices=LEVELS, default='process', help='refuse to run below this isolation level')
     j.add_argument('--no-timing', action='store_true', help='right or wrong only')
-    j.add_argument('--no-compile', action='store_true', help='do not time torch.compile')
+    how = j.add_mutually_exclusive_group()
+    how.add_argument('--no-compile', action='store_true', help='do not time torch.compile')
+    how.add_argument('--autotune', action='store_true', help='time torch.compile in its mode max-autotune-no-cudagraphs, which takes minutes to prepare')
     j.add_argument('--seed', type=int, help='weights and draws that repeat')
     j.add_argument('--timeout', type=float, default=600.0, help='seconds')
     j.add_argument('--cache', help='folder for builds')

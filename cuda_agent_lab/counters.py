@@ -6,9 +6,9 @@ Docs: https://example.github.io/cuda_agent_lab/counters.html.md"""
 
 # %% auto #0
 __all__ = ['CORES', 'WEIGHTS', 'DURATION', 'BYTES', 'TENSOR', 'ALLOWED', 'BITS', 'MARK', 'TYPES', 'PARTS', 'CALL_SECONDS',
-           'core_metric', 'factor_type', 'tensor_metrics', 'number', 'kernels', 'by_call', 'total', 'type_of', 'below',
-           'is_split', 'find_tool', 'tensor_instructions', 'instructions_of', 'drive', 'Counted', 'counted_calls',
-           'errors_of', 'conclude', 'count', 'known_metrics']
+           'KERNELS', 'core_metric', 'factor_type', 'tensor_metrics', 'number', 'kernels', 'by_call', 'first_call',
+           'total', 'type_of', 'below', 'is_split', 'find_tool', 'tensor_instructions', 'instructions_of', 'drive',
+           'Counted', 'counted_calls', 'errors_of', 'conclude', 'count', 'known_metrics']
 
 # %% ../nbs/17_counters.ipynb #44ded55e
 import csv, ctypes, functools, importlib.util, os, re, signal, socket, subprocess, sys, tempfile, time
@@ -88,6 +88,12 @@ def by_call(found: list[dict], calls: int) -> list[list[dict]]:
     marks = [i for i, k in enumerate(found) if MARK in k['name']]
     if len(marks) != 2*calls: return [found[marks[0] + 1:] if marks else found]
     return [[k for k in found[a:b] if MARK not in k['name']] for a, b in zip(marks[::2], [*marks[2::2], marks[-1]])]
+
+
+def first_call(found: list[dict], calls: int) -> list[dict]:
+    "The kernels of the first forward alone, between its mark and what empties the cache before the next one; none where the marks are not as expected."
+    marks = [i for i, k in enumerate(found) if MARK in k['name']]
+    return found[marks[0] + 1:max(marks[0] + 1, marks[1] - 1)] if len(marks) == 2*calls else []
 
 
 def total(found: list[dict]) -> dict:
@@ -258,11 +264,15 @@ def errors_of(ref: Reference, draw: Draw, outs: list, kinds: list) -> list[tuple
     return found
 
 # %% ../nbs/17_counters.ipynb #633cf061
+KERNELS = 256                # of one call that are kept
+
+
 def conclude(page: str, ref: Reference, draws: list[Draw], outs: list, precision: str) -> dict:
     "Evidence from ncu's page and the outputs of the calls. Raises Failed ('precision') where they compute below the declared precision."
     parts = by_call(kernels(page), len(draws))
     counts = [total(p) for p in parts]
-    evidence = dict(operations=counts[0], ms=round(sum(k['ns'] for k in parts[0])/1e6, 4), kernels=[k | dict(name=tidy(k['name'], 80)) for k in parts[0]][:64])
+    mine = first_call(kernels(page), len(draws))
+    evidence = dict(operations=counts[0], ms=round(sum(k['ns'] for k in mine)/1e6, 4) if mine else None, kernels=[k | dict(name=tidy(k['name'], 80)) for k in mine[:KERNELS]], launches=len(mine))
     own = {type_of(t.dtype) for t in (*ref.state.values(), *draws[0].tensors)}
     low = sorted({t for c in counts for t in below(c, precision, own)})
     if not low: return evidence

@@ -45,14 +45,14 @@ def _peaks(name, sms, fp32, tf32, bf16, fp8, dram, l2, source):
 
 
 PEAKS = (
-    _peaks(r'A100.*40GB', 108, 19.5, 156, 312, None, 1555, 40, 'NVIDIA A100 Tensor Core GPU, datasheet'),
-    _peaks(r'A100', 108, 19.5, 156, 312, None, 2039, 40, 'NVIDIA A100 80GB Tensor Core GPU, datasheet (SXM)'),
-    _peaks(r'L40S', 142, 91.6, 183, 362, 733, 864, 48, 'NVIDIA L40S GPU, datasheet'),
-    _peaks(r'RTX 4090(?! D)', 128, 82.6, 82.6, 165.2, 330.3, 1008, 72, 'NVIDIA Ada GPU architecture, whitepaper'),
-    _peaks(r'H20\b', 78, 44, 74, 148, 296, 4000, 60, 'figures of vendors; NVIDIA publishes no datasheet'),
-    _peaks(r'H100 80GB HBM3', 132, 66.9, 494.7, 989.4, 1978.9, 3350, 50, 'NVIDIA H100 Tensor Core GPU, datasheet (SXM), half of the figures with sparsity'),
-    _peaks(r'H200\b(?! NVL)', 132, 66.9, 494.7, 989.4, 1978.9, 4800, 60, 'NVIDIA H200 Tensor Core GPU, datasheet (SXM), half of the figures with sparsity; L2 as the driver reports it'),
-    _peaks(r'B200', 148, 80, 1125, 2250, 4500, 8000, 126, 'NVIDIA HGX B200, datasheet, half of the figures with sparsity'))
+    _peaks(r'A100-SXM4-40GB', 108, 19.5, 156, 312, None, 1555, 40, 'NVIDIA A100 Tensor Core GPU, datasheet'),
+    _peaks(r'A100-SXM4-80GB', 108, 19.5, 156, 312, None, 2039, 40, 'NVIDIA A100 80GB Tensor Core GPU, datasheet (SXM)'),
+    _peaks(r'\bL40S$', 142, 91.6, 183, 362, 733, 864, 48, 'NVIDIA L40S GPU, datasheet'),
+    _peaks(r'RTX 4090$', 128, 82.6, 82.6, 165.2, 330.3, 1008, 72, 'NVIDIA Ada GPU architecture, whitepaper'),
+    _peaks(r'\bH20$', 78, 44, 74, 148, 296, 4000, 60, 'figures of vendors; NVIDIA publishes no datasheet'),
+    _peaks(r'\bH100 80GB HBM3$', 132, 66.9, 494.7, 989.4, 1978.9, 3350, 50, 'NVIDIA H100 Tensor Core GPU, datasheet (SXM), half of the figures with sparsity'),
+    _peaks(r'\bH200$', 132, 66.9, 494.7, 989.4, 1978.9, 4800, 60, 'NVIDIA H200 Tensor Core GPU, datasheet (SXM), half of the figures with sparsity; L2 as the driver reports it'),
+    _peaks(r'\bB200$', 148, 80, 1125, 2250, 4500, 8000, 126, 'NVIDIA HGX B200, datasheet, half of the figures with sparsity'))
 
 
 def peaks_of(name: str) -> Peaks|None:
@@ -64,7 +64,7 @@ def peaks_of(name: str) -> Peaks|None:
 class Ceilings:
     "What was reached on a device."
     device: str          # its name
-    flops: dict          # type -> FLOP/s of a large product: 'fp32' on the CUDA cores (or the CPU), 'tf32', 'bf16', 'fp16' on tensor cores, 'fp64'
+    flops: dict          # type -> FLOP/s of a large product: 'fp32' on the CUDA cores; 'tf32', 'bf16', 'fp16' on tensor cores; of a CPU 'fp32' and 'fp64'
     bytes: dict          # level -> B/s, read and written: 'dram'; 'l2' where it is known
     torch: str           # version that measured
 
@@ -115,7 +115,7 @@ def measure(device: str = 'cpu') -> Ceilings:
     if device == 'cpu':
         flops = {k: product_rate('cpu', t, 1024) for k, t in dict(fp32=torch.float32, fp64=torch.float64).items()}
         return Ceilings(device_name('cpu'), flops, dict(dram=copy_rate('cpu', 256 << 20)), torch.__version__)
-    kinds = dict(fp32=(torch.float32, 4096), tf32=(torch.float32, 8192), bf16=(torch.bfloat16, 8192), fp16=(torch.float16, 8192), fp64=(torch.float64, 4096))
+    kinds = dict(fp32=(torch.float32, 4096), tf32=(torch.float32, 8192), bf16=(torch.bfloat16, 8192), fp16=(torch.float16, 8192))
     flops = {k: product_rate('cuda', t, n, k == 'tf32') for k, (t, n) in kinds.items()}
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     return Ceilings(device_name('cuda'), flops, dict(dram=copy_rate('cuda', 1 << 30), l2=copy_rate('cuda', l2//4, 20)), torch.__version__)

@@ -90,7 +90,6 @@ class Side:
                 self.let_go()
                 if via == self.ways[-1] or e.memory: raise
             else: break
-        self.write_state()
 
     def fault(self, failed: Failed, told: bool = False) -> Exception:
         "The exception for a failure of this side."
@@ -130,6 +129,7 @@ def _load(self: Side, files, main: str, cls: str, library: str, watch: bool, sec
     "Load the module and give it the weights. From here on a side with a candidate answers for itself."
     ts, start = layout(self.ref.init_tensors, self.inputs_at)
     if start > self.outbox[0]: raise TaskInvalid('get_init_inputs() gives tensors that are larger than the inputs')
+    self.write_state()
     for t, s in zip(self.ref.init_tensors, ts): run(at(self.arena.memory, s)).copy_(run(t))
     self.sync()
     self.spread()
@@ -367,17 +367,26 @@ def _apart(self: Side):
         yield
         self.busy.append((self.cpu_ns() - since, (time.perf_counter_ns() - start)/1e6))
         return
-    def signalled(s):
-        with suppress(OSError):                              # it has ended, or runs as somebody else
-            if self.child.pid > 0: os.kill(self.child.pid, s)
-    signalled(signal.SIGSTOP)
-    try:
+    with self.stopped():
         self.rest.append(rests())
         yield
-    finally: signalled(signal.SIGCONT)
 
 
-Side.apart = _apart
+def _signal(self: Side, number: int):
+    "A signal to the worker's process; nothing where it has ended, or runs as somebody else."
+    with suppress(OSError, AttributeError):
+        if self.child.pid > 0: os.kill(self.child.pid, number)
+
+
+@contextmanager
+def _stopped(self: Side):
+    "The worker's process stands still in here."
+    self.signal(signal.SIGSTOP)
+    try: yield
+    finally: self.signal(signal.SIGCONT)
+
+
+Side.apart, Side.signal, Side.stopped = _apart, _signal, _stopped
 
 # %% ../nbs/16_exchange.ipynb #b67517e6
 def receive(sock, n: int, poll: bool) -> bytes:

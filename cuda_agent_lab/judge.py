@@ -57,7 +57,7 @@ class RemoteHost:
 
     @contextmanager
     def held(self, how: str, then: str):
-        "Have the device 'quiet', 'busy' or not at all ('') in here, and in another way afterwards."
+        "Have the device 'quiet', 'busy', 'aside' or not at all ('') in here, and in another way afterwards."
         self.ask(ask='hold', how=how)
         try: yield
         finally: self.ask(ask='hold', how=then)
@@ -66,9 +66,9 @@ class RemoteHost:
         "A context: nobody else measures, or uses the device."
         return self.held('quiet', then)
 
-    def aside(self):
-        "A context: this judge does not use the device, and others may measure."
-        return self.held('', 'busy')
+    def aside(self, how: str):
+        "A context: this judge does not use the device, and others may measure ('') ; 'aside': its baseline may use the device, and stands still while they do."
+        return self.held(how, 'busy')
 
     def room(self, size: float):
         "Wait until the device has room for a judge that needs so many bytes; 0: nobody knows."
@@ -78,7 +78,7 @@ class RemoteHost:
 def needs(source: str) -> float:
     "Bytes of the device that judging a task takes, about: measured for 18 tasks, 4 to 28 GB, it was 0.9 to 1.6 times what the task gate's `cost` says, beside the contexts. 0: cannot be told."
     c = cost(source)
-    return 1.3*c[0] + 3*CONTEXT if c else 0
+    return 1.6*c[0] + 3*CONTEXT if c else 0
 
 # %% ../nbs/21_judge.ipynb #30694cd2
 def serve(channel: Channel):

@@ -9,7 +9,7 @@ __all__ = ['SPARES', 'CANARY_TASK', 'CANARY_MODEL', 'CANARY_TRITON', 'CANARY', '
            'overloaded', 'LocalPool', 'pack', 'verdict_key', 'failed_build']
 
 # %% ../nbs/22_pool.ipynb #1743a758
-import contextlib, fcntl, hashlib, itertools, json, os, secrets, tempfile, threading, time
+import contextlib, fcntl, hashlib, itertools, json, os, secrets, signal, tempfile, threading, time
 from collections import OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -22,7 +22,7 @@ from .build import Build, build, cache_dir
 from .compilers import device_of, gpus
 from .devices import Ceilings, ceilings, device_name
 from .isolation import choose
-from .referee import JudgeOptions, versions
+from .referee import CONTEXT, JudgeOptions, versions
 from .roofline import Roofline, Work, of_verdict
 from .tasks import Task
 from .verdict import ADVICE, Verdict
@@ -39,6 +39,7 @@ class Quiet:
     "Shared holders (`busy`) or one exclusive holder (`quiet`), the latter also across processes through a lock file."
     def __init__(self, name: str, patience: float = 900.):
         self.cond, self.sharing, self.taken, self.waiting, self.patience = threading.Condition(), 0, False, 0, patience
+        self.pausable = {}                    # key -> signal(number): who is told to stand still (SIGSTOP) while somebody has the machine alone
         self.path, self.file = Path(tempfile.gettempdir(), f'calab-{os.getuid()}-{name}.lock'), None
 
     def busy(self):
@@ -60,6 +61,7 @@ class Quiet:
             try:
                 while self.taken or self.sharing: self.cond.wait()
                 self.taken = True
+                self._tell(signal.SIGSTOP)
             finally:                                     # also of an interrupted wait: nobody may wait for us any more
                 self.waiting -= 1
                 self.cond.notify_all()
@@ -85,18 +87,32 @@ class Quiet:
         if self.file: self.file.close()
         with self.cond:
             self.file, self.taken = None, False
+            self._tell(signal.SIGCONT)
             self.cond.notify_all()
+
+    def _tell(self, number: int):
+        for send in self.pausable.values(): send(number)
+
+    def aside(self, key, send):
+        "From now on `send` is called with SIGSTOP when somebody has the machine alone, and with SIGCONT afterwards."
+        with self.cond:
+            self.pausable[key] = send
+            if self.taken: send(signal.SIGSTOP)
+
+    def back(self, key):
+        "The end of `aside`; does not wait."
+        with self.cond: self.pausable.pop(key)(signal.SIGCONT)
 
 # %% ../nbs/22_pool.ipynb #c14c1f3c
 class Hold:
-    "How one judge has a device: shared ('busy'), alone ('quiet') or not at all ('')."
-    def __init__(self, quiet: Quiet): self.quiet, self.how = quiet, ''
+    "How one judge has a device: shared ('busy'), alone ('quiet'), with processes that stand still while others have it alone ('aside', told by `send`), or not at all ('')."
+    def __init__(self, quiet: Quiet, send=lambda number: None): self.quiet, self.send, self.how = quiet, send, ''
 
     def be(self, how: str):
         "Let go of it, and wait until it can be had so."
         q, before, self.how = self.quiet, self.how, ''
-        if before: (q.idle if before == 'busy' else q.loud)()
-        if how: (q.quiet if how == 'quiet' else q.busy)()
+        if before: dict(busy=q.idle, quiet=q.loud, aside=lambda: q.back(self))[before]()
+        if how: dict(busy=q.busy, quiet=q.quiet, aside=lambda: q.aside(self, self.send))[how]()
         self.how = how
 
 # %% ../nbs/22_pool.ipynb #f405f6d2
@@ -134,6 +150,12 @@ class _Handle:
     def __init__(self, child):
         self.child, self.lock, self.workers, self.users = child, threading.Lock(), {}, 0
         self.bytes, self.running = 0, False          # of the device's memory; whether it is judging
+
+    def pause(self, number: int):
+        "A signal to the baseline: SIGSTOP or SIGCONT."
+        for c in list(self.workers.values()):
+            with contextlib.suppress(OSError):
+                if c.role == 'baseline' and c.status is None and c.pid > 0: os.kill(c.pid, number)
 
     def kill(self):
         "End the judge and its workers."
@@ -217,9 +239,9 @@ class LocalPool:
         with self.lock:
             if self.closed: return
             self.closed = True
-            self._start.shutdown(wait=True)
             for z in self._zygotes.values():
                 with contextlib.suppress(OSError, WireError): (z.result() if isinstance(z, Future) else z).close()
+            self._start.shutdown(wait=True)                        # who begins a spare finds its parent gone
             self.judges.clear()
 
 # %% ../nbs/22_pool.ipynb #1b21534b
@@ -239,14 +261,15 @@ def _spawn(self: LocalPool, role: str, device: str):
 
 
 def _begin_spares(self: LocalPool, z: Zygote):
-    while not self.closed and len(self.spares) < SPARES:
-        with contextlib.suppress(WireError, OSError):
+    with contextlib.suppress(WireError, OSError):                 # then the next candidate begins without one
+        while not self.closed and len(self.spares) < SPARES:
             c = z.spawn('candidate')
-            try: c.channel.ask(dict(op='begin'), 60)
-            except WireError: c.kill()
-            else: self.spares.append(c)
-            continue
-        return
+            try:
+                if 'error' in c.channel.ask(dict(op='begin'), 60): raise WireError('it did not begin')
+            except WireError:
+                c.kill()
+                raise
+            self.spares.append(c)
 
 
 LocalPool.spawn, LocalPool._begin_spares = _spawn, _begin_spares
@@ -325,17 +348,20 @@ def _release(self: LocalPool, h: _Handle):
 
 def _once(self: LocalPool, task: Task, packed: dict|None, opts: JudgeOptions, alone: bool = False) -> Verdict:
     "One attempt; `alone`: with nobody else on the GPU."
+    start = time.monotonic()
     while True:
         h = self._handle(task, opts)
         try:
             with h.lock, self.judging:
-                if h.child.status is None: return self._converse(h, task, packed, opts, alone)      # else it ended while we waited for it
+                if h.child.status is None:                              # else it ended while we waited for it
+                    v = self._converse(h, task, packed, opts, alone)
+                    return replace(v, evidence=v.evidence | dict(queued_seconds=round(max(0., time.monotonic() - start - v.evidence.get('total_seconds', 0)), 3)))
         finally: self._release(h)
 
 # %% ../nbs/22_pool.ipynb #121904ab
 def _converse(self: LocalPool, h: _Handle, task: Task, packed: dict|None, opts: JudgeOptions, alone: bool = False) -> Verdict:
     "Ask a judge for a verdict and serve its questions."
-    hold, memory = Hold(self.quiet(opts.device)), {}
+    hold, memory = Hold(self.quiet(opts.device), h.pause), {}
     known = opts.device != 'cuda' or alone or task.hash in self.needs          # else the judge tells what it needs, before it needs it
     if opts.device == 'cuda' and known: self._admit(h, task, alone)
     end, before = time.monotonic() + opts.timeout + 900, set(h.workers)
@@ -384,7 +410,7 @@ def _converse(self: LocalPool, h: _Handle, task: Task, packed: dict|None, opts: 
             if c.role == 'candidate':
                 with contextlib.suppress(WireError, OSError): c.kill()
                 h.workers.pop(number, None)
-        if opts.device == 'cuda': self._leave(h, task, memory)
+        if opts.device == 'cuda': self._leave(h, task, memory if packed else memory | dict(peak=0))         # without a candidate it was less
 
 # %% ../nbs/22_pool.ipynb #e502e404
 def _admit(self: LocalPool, h: _Handle, task: Task, alone: bool):
@@ -393,7 +419,9 @@ def _admit(self: LocalPool, h: _Handle, task: Task, alone: bool):
         self.line.append(h)
         try:
             while self.line[0] is not h: self.room.wait()        # in the order of coming, so that small ones cannot starve a large one
-            total = int(.8*gpus()[0].memory)                     # the rest is the policy's, and fragments
+            while alone and self.spares:
+                with contextlib.suppress(WireError, OSError): self.spares.popleft().kill()
+            total = int(.8*gpus()[0].memory) - CONTEXT*len(self.spares)             # the rest is the policy's, and fragments
             need = total if alone else min(total, self.needs.get(task.hash, total//3))
             while sum(o.bytes for o in self.judges.values() if o is not h) + need > total:
                 idle = next((k for k, o in self.judges.items() if not o.users), None)
@@ -425,18 +453,18 @@ def _prepare(self: LocalPool, tasks: list[Task], options: JudgeOptions|None = No
 
 def _roofline(self: LocalPool, task: Task, v: Verdict) -> Roofline:
     "How far the candidate of a verdict is from what its device can do: by the counters, if they were read. The device is measured when it is asked for the first time. Raises InfraError, and ValueError for a verdict without a time."
-    def ask(question, lock=None):
-        if lock: lock.quiet()
+    def ask(question, take, give):
+        take()
         try:
             c = self.zygote().spawn('roofline', 'cuda_agent_lab.roofline:serve')
             try: return c.channel.ask(question, 120)
             finally: c.kill()
         except (WireError, OSError) as e: raise InfraError(f'nothing was counted or measured: {e}') from e
-        finally:
-            if lock: lock.loud()
-    device = 'cpu' if v.device == device_name('cpu') else 'cuda'
-    limits = ceilings(device, self.cache, lambda d: Ceilings(**ask(dict(device=d), self.quiet(d))['ceilings']))
-    counted = ask(dict(source=task.source))
+        finally: give()
+    device = next((d for d, name in (('cpu', device_name('cpu')), *(('cuda', g.name) for g in gpus()[:1])) if name == v.device), '')
+    if not device: raise ValueError(f'the verdict was reached on {v.device or "a device without a name"}, which is not here; judge it again')
+    limits = ceilings(device, self.cache, lambda d: Ceilings(**ask(dict(device=d), self.quiet(d).quiet, self.quiet(d).loud)['ceilings']))
+    counted = ask(dict(source=task.source), self.quiet('cpu').busy, self.quiet('cpu').idle)
     return of_verdict(v, Work(**counted['work']) if 'work' in counted else None, limits)
 
 

@@ -10,7 +10,7 @@ __all__ = ['COMPILE_SECONDS', 'TIMED', 'FIRST_CALL', 'AHEAD_SECONDS', 'INTERPRET
            'CONTEXT', 'JudgeOptions', 'Judge', 'worst', 'small', 'versions']
 
 # %% ../nbs/20_referee.ipynb #58f1d117
-import importlib.metadata, importlib.util, math, os, platform, random, secrets, time
+import importlib.metadata, importlib.util, math, os, platform, random, secrets, signal, time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ class JudgeOptions:
     allow_torch: bool = False      # True: no operator rule. Operators of torch and other libraries may compute; all else holds
     draws: int = 5                 # draws of get_inputs() under secret seeds, beside the variants
     timing: bool = True            # False: right or wrong only
-    compile: bool = True           # time torch.compile of the reference as well
+    compile: bool|str = True       # time torch.compile of the reference as well; a text is its mode: 'max-autotune-no-cudagraphs' takes minutes
     max_pairs: int = 33            # pairs at most; sampling stops earlier when it is decided
     thresholds: tuple = THRESHOLDS # speed-ups that sampling must decide; Eq. 1 alone needs only the middle one
     timeout: float = 600.0         # seconds for the candidate's part of the judgement: without drawing, waiting and the baseline
@@ -59,7 +59,7 @@ class JudgeOptions:
         return self.target == 'triton' and self.device == 'cpu'
 
 # %% ../nbs/20_referee.ipynb #c696fa47
-COMPILE_SECONDS = 300        # for torch.compile of the reference
+COMPILE_SECONDS = 600        # for torch.compile of the reference
 TIMED = 'timed call'         # name of the draw of a call that was timed and is checked
 FIRST_CALL = dict(cuda=60, triton=300)      # seconds more for the first call on a GPU: it loads its kernels; Triton compiles them, for an autotuner many
 AHEAD_SECONDS = 120          # for Triton's kernels to be compiled where there is no GPU
@@ -162,9 +162,9 @@ def _run_checks(self: Judge, candidate: dict, opts: JudgeOptions, evidence: dict
             if not names: self.usual = 1 + 5*self.seconds['draw']
             t = time.monotonic()
             if not names:
-                with self.host.aside() if opts.device != 'cpu' else nullcontext():           # CUDA's context takes longest, and disturbs nobody who measures
-                    self.side = Side(child, self.ref, draw, opts, "forward in Triton's interpreter" if opts.interpreted else 'forward')
-                self.lap('open', t)
+                what = "forward in Triton's interpreter" if opts.interpreted else 'forward'
+                with self.unpaid('open'), self.host.aside('') if opts.device != 'cpu' else nullcontext():       # to make a context takes longest, and disturbs nobody who measures
+                    self.side = Side(child, self.ref, draw, opts, what)
                 t = time.monotonic()
                 seconds = min(300 if abi == 'inline' else 60, max(1.0, self.left()))
                 self.side.load(candidate['files'], 'model_new.py', 'ModelNew', candidate['library'], abi != 'inline', seconds, opts.allow_torch)
@@ -281,15 +281,16 @@ def _start_baseline(self: Judge, draw: Draw):
         self.baseline.fill(0)                                          # torch.compile is no call
     if self.opts.compile and self.compiled is None:
         try:
-            with self.host.aside() if self.baseline.cuda else nullcontext():
-                self.baseline.send(dict(op='compile'))
+            mode = 'default' if self.opts.compile is True else self.opts.compile
+            with self.host.aside('aside') if self.baseline.cuda and mode == 'default' else nullcontext():         # autotuning measures on the device
+                self.baseline.send(dict(op='compile', mode=mode))
                 seconds = self.baseline.answer('torch.compile', COMPILE_SECONDS)['seconds']
             self.baseline.send(dict(op='warm'))
-            compiled = dict(ok=True, seconds=seconds + self.baseline.answer('torch.compile', COMPILE_SECONDS)['seconds'])
+            compiled = dict(ok=True, mode=mode, seconds=seconds + self.baseline.answer('torch.compile', COMPILE_SECONDS)['seconds'])
         except InfraFailed as e:
             self.close()                                               # it may have died, hang, or be half compiled
             if not e.told or e.memory: raise InfraFailed(f'{e}; if it does so each time, judge with compile=False') from None
-            compiled = dict(ok=False, error=str(e))
+            compiled = dict(ok=False, mode=mode, error=str(e))
             self.open_baseline(draw)
         self.compiled = compiled
 
@@ -328,14 +329,13 @@ TRAIN_CLOCK = "the judge's wall clock around so many forwards in a row that are 
 
 def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
     "Interleaved samples of eager, compiled and candidate until decided; the verdict's timing fields."
-    with self.unpaid('baseline'): self.start_baseline(replace(self.kept[0]))
-    names = ['eager', 'candidate'] + (['compiled'] if self.compiled and self.compiled['ok'] else [])
-    if side.cuda:                                                   # while others are timed it will be stopped
-        since = side.cpu_ns()
-        time.sleep(IDLE_SECONDS)
-        side.busy.append((side.cpu_ns() - since, 1e3*IDLE_SECONDS))
+    names = ['eager', 'candidate']
     with ExitStack() as stack:
-        with self.unpaid('wait'): stack.enter_context(self.host.quiet('' if side.cuda else 'busy'))
+        with side.stopped() if side.cuda else nullcontext():               # others may measure meanwhile
+            with self.unpaid('baseline'): self.start_baseline(replace(self.kept[0]))
+            with self.unpaid('wait'): stack.enter_context(self.host.quiet('' if side.cuda else 'busy'))
+        if side.cuda: stack.callback(side.signal, signal.SIGKILL)           # before others measure; `close` waits for its end
+        if self.compiled and self.compiled['ok']: names.append('compiled')
         t = time.monotonic()
         if side.child.exit() is not None: raise ended(side.child, side.what)             # to ask ends processes that have lost their parent, too
         if side.children(): raise rejected('process_spawn', 'a process that it has started still runs; end them all before forward returns')
@@ -348,10 +348,10 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
         with self.unpaid('draw', self.usual): last = self.ref.fill(self.ref.draw(self.rng.getrandbits(31), 'last draw'))
         self.check(side, last, self.patience(), True)
         self.lap('last', t)
-    if sum(side.rest) < len(side.rest)/2: raise InfraFailed('the device does not come to rest while it measures: other programs use it; give the judge a device of its own')
+        if sum(side.rest) < len(side.rest)/2: raise InfraFailed('the device does not come to rest while it measures: other programs use it; give the judge a device of its own')
+        self.check_libraries(side, opts, evidence['abi'])
     if not all(side.rest): evidence |= dict(unrest=round(1 - sum(side.rest)/len(side.rest), 3))      # share of the calls of others at which the device did something else
     if side.gate and side.gate.waits: evidence |= dict(waits='forward waits for the device; leave that to the caller')
-    self.check_libraries(side, opts, evidence['abi'])
     clock, method = (device, DEVICE_CLOCK) if side.cuda else (ms, WALL_CLOCK)
     ratios = lambda clock: {k: paired_ratio(clock[k], clock['candidate'], tuple(opts.thresholds)) if k in names else None for k in ('eager', 'compiled')}
     speedup = ratios(clock)
@@ -371,6 +371,10 @@ def _sample(self: Judge, side: Side, names: list, opts: JudgeOptions) -> tuple[d
     limit = {n: self.patience() if n == 'candidate' else 60 + self.patience() for n in names}
     for n in names: sides[n].call(n, limit[n], cold=True)          # one call unguarded, to warm
     if self.uneven is None: self.uneven = self.takes_factors()
+    if side.cuda:                                                   # later it will be stopped
+        since = side.cpu_ns()
+        time.sleep(IDLE_SECONDS)
+        side.busy.append((side.cpu_ns() - since, 1e3*IDLE_SECONDS))
     began, rng, n = time.monotonic(), self.rng, 0
     while True:
         if n in (0, 5, *LOOKS): looked = rng.randint(n + 1, next((k for k in (5, *LOOKS) if k > n), n + 64))
@@ -488,6 +492,7 @@ def _confirm(self: Judge, side: Side, names: list, samples: dict, evidence: dict
         evidence.update(wall_ms=round(took, 4), samples_ms=round(told, 4), spare_ms=round(allowed, 4))
         return took > most*told + allowed, took/sure - allowed + base
     first = self.second_clock({n: sides[n] for n in ('eager', 'candidate')}, rounds)
+    if side.cuda: evidence['hot_ms'] = {n: round(median(v), 5) for n, v in first.items()}           # of one call after the other, the cache as it is
     more, least = surplus(first)
     if more:
         wall = self.second_clock(sides, rounds)

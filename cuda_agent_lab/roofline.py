@@ -72,7 +72,8 @@ def work(task: Task) -> Work:
             model, args = m.Model(*m.get_init_inputs()).eval(), m.get_inputs()
             with Booked() as booked, FlopCounterMode(display=False) as flops: out = model(*args)
     except Exception as e: raise ValueError(f'{task.id} cannot be counted without running it ({type(e).__name__}: {str(e)[:100]}); read the counters instead') from e
-    tensors = {id(t): t for t in (*model.state_dict().values(), *tree_leaves(args), *tree_leaves(out)) if isinstance(t, torch.Tensor)}
+    place = lambda t: (t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride())               # tied weights are one tensor in several objects
+    tensors = {place(t): t for t in (*model.state_dict().values(), *tree_leaves(args), *tree_leaves(out)) if isinstance(t, torch.Tensor)}
     products = flops.get_total_flops()
     return Work(sum(map(size, tensors.values())), products, booked.other, booked.bytes, booked.operators)
 
@@ -124,7 +125,7 @@ class Roofline:
     def ideal(self) -> float:
         "Seconds that the task's work takes at the ceilings; NaN where it is not known."
         if self.work is None: return math.nan
-        rate = self.ceilings.flops.get(self.precision, math.nan)
+        rate = self.ceilings.flops.get(self.precision, self.ceilings.flops['fp32'])           # a CPU has no other
         return max(self.work.bytes/self.ceilings.bytes['dram'], self.work.products/rate, self.work.other/self.ceilings.flops['fp32'])
 
 
@@ -134,11 +135,12 @@ def of_verdict(verdict, work: Work|None, ceilings: Ceilings) -> Roofline:
     if not t: raise ValueError(f'the verdict ({verdict.status}) has no time of the candidate; judge it with timing')
     precision = verdict.evidence.get('precision', 'fp32')
     rows = verdict.evidence.get('counters', {}).get('kernels', [])
+    rows = [r for r in rows if r['ns'] > 0]                                  # ncu says 'n/a' now and then
     kernels = tuple(Kernel(r['name'], r['ns']/1e9, {**r['cores'], **{f'{k} tensor': n for k, n in r['tensor'].items()}}, r['bytes']) for r in rows)
     if kernels or work is None: return Roofline(t.median_ms/1e3, kernels, bool(kernels), work, precision, ceilings)
-    product = precision if ceilings.device == 'cpu' or precision == 'fp32' else f'{precision} tensor'
-    flops = {product: work.products} if product != 'fp32' else {}
-    whole = Kernel('forward', t.median_ms/1e3, flops | dict(fp32=work.other + (work.products if product == 'fp32' else 0)), dict(dram=work.bytes))
+    tensor = precision != 'fp32' and precision in ceilings.flops
+    flops = {f'{precision} tensor': work.products, 'fp32': work.other} if tensor else dict(fp32=work.products + work.other)
+    whole = Kernel('forward', t.median_ms/1e3, flops, dict(dram=work.bytes))
     return Roofline(t.median_ms/1e3, (whole,), False, work, precision, ceilings)
 
 # %% ../nbs/19_roofline.ipynb #34b58f84
@@ -172,7 +174,7 @@ def describe(r: Roofline, most: int = 8) -> str:
         if what: lines.append(f'the limit is {what}: ' + ADVICE.get(what, f'it computes at {share:.0%} of what the device does in {what}: fewer operations, or a type that the declared precision ({r.precision}) allows'))
         moved = sum(k.bytes.get('dram', 0) for k in r.kernels)
         if r.counted and r.work and moved: lines.append(f'moved {_si(moved, "B")} from and to memory, {moved/r.work.bytes:.2f} times what must move')
-        lines.append(f'{len(longest)} kernels, by the counters' if r.counted else "analytic: of the task's work, not of what the candidate did")
+        lines.append(f'the {len(longest)} kernels of a call, by the counters' if r.counted else "analytic: of the task's work, not of what the candidate did")
         lines += [_row(k, r) for k in longest[:most]]
     return '\n'.join(lines)
 

@@ -300,16 +300,16 @@ class Compiled(BaseException):
 
 def _compile(self: Worker, m: dict, fds: list):
     "Add torch.compile of the reference; `warm` belongs to it. On a GPU nothing runs on the device, so that others may measure meanwhile. Only in trusted workers."
-    t, ahead = time.perf_counter(), self.device != 'cpu'
+    t, ahead, mode = time.perf_counter(), self.device != 'cpu', m['mode']
     torch._dynamo.reset()
     def backend(graph, inputs):
         from torch._inductor.compile_fx import compile_fx
-        f = compile_fx(graph, inputs)
+        f = compile_fx(graph, inputs, config_patches=torch._inductor.list_mode_options(mode))
         def run(*args):
             if ahead: raise Compiled
             return f(*args)
         return run
-    compiled = torch.compile(self.models['eager'], backend=backend if ahead else 'inductor')
+    compiled = torch.compile(self.models['eager'], **(dict(backend=backend) if ahead else dict(mode=mode)))
     with torch.no_grad(), suppress(Compiled): compiled(*self.args[0])
     ahead, self.models['compiled'] = False, compiled
     return dict(seconds=time.perf_counter() - t)

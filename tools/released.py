@@ -37,19 +37,27 @@ def workflow(folder: Path, scripts=SCRIPTS) -> Outcome:
 
 
 def build(folder: Path):
-    "As utils/compile.py: every source in turn, -O3, then linked. Raises SystemExit with the compiler's words."
-    from cuda_agent_lab.build import build as make
+    "As utils/compile.py: every source in turn, then linked; no cache, no precompiled header. Raises SystemExit with the compiler's words."
+    from cuda_agent_lab.compilers import recipe
     from cuda_agent_lab.workspace import read_candidate
-    b = make(read_candidate(folder), 'cuda', cache=folder/'cache')
-    if not b.ok: raise SystemExit(b.log)
-    (folder/'library.txt').write_text(str(b.library))
+    r, objects = recipe(read_candidate(folder), 'cuda'), []
+    def run(*argv):
+        p = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
+        if p.returncode: raise SystemExit(p.stderr + p.stdout)
+    for path, text in r.files.items():
+        (folder/path).parent.mkdir(parents=True, exist_ok=True)
+        (folder/path).write_text(text)
+    for i, (source, argv) in enumerate(r.compile.items()):
+        objects.append(str(folder/f'{i}.o'))
+        run(*argv, '-o', objects[-1], source)
+    run(*r.link, '-o', str(folder/'cuda_extension.so'), *objects, *r.libraries)
 
 
 def load(folder: Path):
     "(model, model_new): the modules, with the extension that `build` has made."
     import torch
     sys.path.insert(0, str(folder))
-    spec = importlib.util.spec_from_file_location('cuda_extension', (folder/'library.txt').read_text())
+    spec = importlib.util.spec_from_file_location('cuda_extension', folder/'cuda_extension.so')
     sys.modules['cuda_extension'] = extension = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(extension)
     return importlib.import_module('model'), importlib.import_module('model_new')

@@ -11,8 +11,9 @@ from statistics import median
 import torch
 from cuda_agent_lab.compilers import gpus
 from cuda_agent_lab.devices import device_name
-from cuda_agent_lab.pool import LocalPool
+from cuda_agent_lab.pool import InfraError, LocalPool
 from cuda_agent_lab.referee import JudgeOptions
+from cuda_agent_lab.verdict import Verdict
 from cuda_agent_lab.workspace import write_candidate
 from honest import TEMPLATES, Case, as_pybind, candidate, planned, suite, texts
 from mutants import CUDA_FAULTS, FAULTS, Right, of_text
@@ -59,8 +60,8 @@ def cases(target: str, number: int, tasks: int, size: str, seed: int) -> list[Ca
     return rng.sample(out, len(out))
 
 
-def through_pool(pool, cases, opts, clients: int, say) -> tuple[float, list[dict]]:
-    "(seconds, a row for each case): `clients` threads take one case after the other."
+def through_pool(pool, cases, opts, clients: int, say, keep) -> tuple[float, list[dict]]:
+    "(seconds, a row for each case): `clients` threads take one case after the other; what is there is kept now and then."
     start, rows, left, lock = time.perf_counter(), [], list(reversed(cases)), threading.Lock()
     def client():
         while True:
@@ -68,13 +69,16 @@ def through_pool(pool, cases, opts, clients: int, say) -> tuple[float, list[dict
                 if not left: return
                 case = left.pop()
             t = time.perf_counter()
-            v = pool.judge(case.task, case.candidate, opts)
+            try: v = pool.judge(case.task, case.candidate, opts)
+            except InfraError as e: v = Verdict('infra_error', message=str(e))
             row = dict(task=case.task.id, kind=case.kind, how=case.how, status=v.status, reason=v.reason, latency=round(time.perf_counter() - t, 3), at=round(t - start, 2),
-                       build=v.evidence.get('build_seconds'), seconds=v.evidence.get('seconds', {}), pairs=v.evidence.get('pairs'), message=v.message[:120],
+                       build=v.evidence.get('build_seconds'), queued=v.evidence.get('queued_seconds'), seconds=v.evidence.get('seconds', {}), pairs=v.evidence.get('pairs'), message=v.message[:120],
                        spread={k: t.spread for k, t in v.timing.items() if t}, ms={k: t.median_ms for k, t in v.timing.items() if t})
             with lock:
                 rows.append(row)
-                if len(rows) % 25 == 0: say(f'{len(rows)} of {len(cases)}, {time.perf_counter() - start:.0f} s')
+                if len(rows) % 25 == 0:
+                    say(f'{len(rows)} of {len(cases)}, {time.perf_counter() - start:.0f} s')
+                    keep(summary(time.perf_counter() - start, rows, clients), rows)
     threads = [threading.Thread(target=client) for _ in range(clients)]
     for t in threads: t.start()
     for t in threads: t.join()
@@ -90,10 +94,12 @@ def summary(seconds: float, rows: list, clients: int) -> dict:
     for r in rows:
         for k, v in r['seconds'].items(): booked[k] += v
         booked['build'] += r['build'] or 0
+        booked['queued'] += r['queued'] or 0
     right = [r for r in rows if r['kind'] == 'right']
+    middle = lambda of: round(median([of(r) or 0 for r in right] or [0]), 3)
     return dict(candidates=len(rows), seconds=round(seconds, 1), per_minute=round(60*len(rows)/seconds, 1), clients=clients, median_latency=round(median(lat), 2), p95_latency=round(quantile(lat, .95), 2),
                 largest_latency=max(lat), statuses={k: dict(collections.Counter(r['status'] for r in rows if r['kind'] == k)) for k in SHARES}, booked={k: round(v, 1) for k, v in booked.most_common()},
-                time_of_a_right_one={k: round(median([r['seconds'].get(k, 0) for r in right]), 3) for k in ('weights', 'draw', 'open', 'load', 'check', 'baseline', 'wait', 'time', 'last', 'close')},
+                time_of_a_right_one=dict(build=middle(lambda r: r['build']), queued=middle(lambda r: r['queued']), **{k: middle(lambda r: r['seconds'].get(k)) for k in ('draw', 'open', 'load', 'check', 'baseline', 'wait', 'time', 'last', 'close')}),
                 pairs=round(sum(r['pairs'] or 0 for r in right)/max(1, len(right)), 1))
 
 
@@ -128,7 +134,7 @@ def through_released(cases, number: int, say) -> dict:
     of = lambda kind: [sum(r['seconds'].values()) for r in rows if r['kind'] == kind]
     each = {k: sum(of(k))/len(of(k)) for k in SHARES}
     mean = sum(SHARES[k]*v for k, v in each.items())
-    return dict(candidates=len(rows), seconds_each={k: round(v, 1) for k, v in each.items()}, mean_seconds=round(mean, 2), per_minute=round(60/mean, 2), rows=rows)
+    return dict(candidates=len(rows), clients=1, seconds_each={k: round(v, 1) for k, v in each.items()}, mean_seconds=round(mean, 2), per_minute=round(60/mean, 2), rows=rows)
 
 
 def main():
@@ -154,7 +160,7 @@ def main():
     keep = lambda record, rows: (args.out/f'throughput_{args.target}.json').write_text(json.dumps(about | record | dict(rows=rows)) + '\n')
     opts = JudgeOptions(target=args.target)
     with tempfile.TemporaryDirectory() as cache, LocalPool(target=args.target, cache=Path(cache)/'builds', builders=args.builders or cores, keep=2*args.tasks) as pool:
-        seconds, rows = through_pool(pool, found, opts, args.clients or cores, say)
+        seconds, rows = through_pool(pool, found, opts, args.clients or cores, say, keep)
         record = summary(seconds, rows, args.clients or cores)
         keep(record, rows)
         record |= dict(spread=again_alone(pool, found, rows, opts, args.idle))
