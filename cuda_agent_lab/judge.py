@@ -76,7 +76,7 @@ class RemoteHost:
 
 # %% ../nbs/21_judge.ipynb #a85708a1
 def needs(source: str) -> float:
-    "Bytes of the device that judging a task takes, about: measured for 18 tasks, 4 to 28 GB, it was 0.9 to 1.6 times what the task gate's `cost` says, beside the contexts. 0: cannot be told."
+    "Bytes of the device that judging a task takes, about: measured for 18 tasks, 4 to 28 GB, it was beside the contexts 0.7 to 1.5 times what the task gate's `cost` says, and 2.1 times for the smallest (1 GB). 0: cannot be told."
     c = cost(source)
     return 1.6*c[0] + 3*CONTEXT if c else 0
 

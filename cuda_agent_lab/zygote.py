@@ -180,7 +180,7 @@ def zygote_main(root: str, level: str, preload: tuple):
         if m['op'] == 'kill' and pid in alive: kill_group(pid)
         status = -9 if m['op'] == 'kill' and pid not in alive else None
         if pid in alive:
-            done, code = os.waitpid(pid, os.WNOHANG)                    # who has a CUDA context takes 0.2 s to end, and others want children meanwhile
+            done, code = os.waitpid(pid, os.WNOHANG)                    # who has a CUDA context takes 0.1 to 0.2 s to end, and others want children meanwhile
             if done:
                 status = os.waitstatus_to_exitcode(code)
                 kill_group(pid)
