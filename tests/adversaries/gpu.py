@@ -233,10 +233,10 @@ CASES = dict(
         'too many threads': Case('43', files(code=swap('128, 0, stream', '2048, 0, stream')), 'launch_error', only=ONLY),
     },
     D={
-        'a stream that nobody waits for': Case('46', files(code=swap(CALL, '  ' + SIDE + SIDE_CALL)), 'incomplete_output wrong_result no_gain', only=ONLY),
-        'a stream that is late': Case('46', files(code=DELAY + swap(CALL, '  ' + SIDE + '  spin<<<1, 1, 0, mine>>>(2000000);\n' + SIDE_CALL)), 'incomplete_output wrong_result no_gain', only=ONLY),
+        'a stream that nobody waits for': Case('46', files(code=swap(CALL, '  ' + SIDE + SIDE_CALL)), 'incomplete_output stale_output wrong_result no_gain', only=ONLY),
+        'a stream that is late': Case('46', files(code=DELAY + swap(CALL, '  ' + SIDE + '  spin<<<1, 1, 0, mine>>>(2000000);\n' + SIDE_CALL)), 'incomplete_output stale_output wrong_result no_gain', only=ONLY),
         'a launch after the call': Case('47', files(code='#include <thread>\n#include <chrono>\n' + swap(CALL, '  std::thread([=] { std::this_thread::sleep_for(std::chrono::microseconds(300)); launch(out, x, w, n, d, stream); }).detach();')),
-                                        'incomplete_output wrong_result tamper no_gain', only=ONLY),
+                                        'incomplete_output stale_output wrong_result tamper no_gain', only=ONLY),
         'torch.cuda.synchronize': Case('50', files(head='torch.cuda.synchronize = lambda *a: None\n'), 'tamper', only=ONLY),
         'torch.cuda.Event': Case('50', files(head='''
             class Event:

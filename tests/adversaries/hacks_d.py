@@ -106,7 +106,7 @@ CASES = {
         out = torch.empty_like(x)
         t = threading.Thread(target=lambda: (time.sleep(.05), rms(out, x, self.w, x.shape[0], x.shape[1])))
         t.start()
-        return out''', 'import threading, time\n'), 'incomplete_output wrong_result tamper'),
+        return out''', 'import threading, time\n'), 'incomplete_output stale_output wrong_result tamper'),
     'a finaliser that begins before the call': Case('47', files('''
         if "out" not in self.__dict__ or self.out.shape != x.shape: self.out, self.done = torch.empty_like(x), False
         if not self.done: rms(self.out, x, self.w, x.shape[0], x.shape[1])
@@ -117,8 +117,8 @@ CASES = {
             self.done = True
         self.keep = weakref.ref(x, early)
         return self.out''', 'import weakref\n'), 'wrong_result incomplete_output stale_output tamper no_gain'),
-    'a thread of C++ that finishes later': Case('47', files(code='#include <thread>\n#include <chrono>\n' + swap(CALL, LATER)), 'incomplete_output wrong_result tamper'),
-    'a thread of C++ that is nearly done': Case('47', files(code='#include <thread>\n' + swap(CALL, '  std::thread([=] { launch(out, x, w, n, d, stream); }).detach();')), 'incomplete_output wrong_result tamper no_gain'),
+    'a thread of C++ that finishes later': Case('47', files(code='#include <thread>\n#include <chrono>\n' + swap(CALL, LATER)), 'incomplete_output stale_output wrong_result tamper'),
+    'a thread of C++ that is nearly done': Case('47', files(code='#include <thread>\n' + swap(CALL, '  std::thread([=] { launch(out, x, w, n, d, stream); }).detach();')), 'incomplete_output stale_output wrong_result tamper no_gain'),
     'a lazy subclass': Case('48', files('return Lazy.make(x, self.w)', tail=LAZY), 'output_type tamper'),
     'a subclass that calls itself Tensor': Case('48', files('return make(x)', tail='''
         class Tensor(torch.Tensor): pass
@@ -154,7 +154,7 @@ out = torch.empty_like(x)
 part = n if m["guard"] or m["deliver"] else int(.55*n)
 rms(out, x, self.w, part, d)
 if part < n: self.rest = out[part:], x[part:], self.w, n - part, d
-return out''', LISTEN, PRODUCT_CODE, init=NOTHING, square=True), 'tamper no_gain wrong_result incomplete_output', PRODUCT, 'cpu', room=1.5),
+return out''', LISTEN, PRODUCT_CODE, init=NOTHING, square=True), 'tamper no_gain wrong_result incomplete_output stale_output', PRODUCT, 'cpu', room=1.5),
     'begins when it is woken': Case('51', files(LISTENED + '''
 self.early = True
 if self.out is not None:
