@@ -29,9 +29,10 @@ MAX_OUTPUT = 64 << 10        # characters of a candidate's print that are kept
 def worker_env(extra: dict|None = None) -> dict:
     """Environment of the zygote and its children: an allow-list, plus what must be alike on all sides.
 
-    Idle OpenMP threads sleep soon. And malloc keeps what is freed: left to itself it returns memory to the system at some calls and not at others, by the luck of
+    Idle OpenMP threads sleep soon (2,000 turns are 50 us). 5,000 turns are more than some hypervisors let a core wait: they take it away, the thread stays where it is for up to 2 ms, and
+    that is CPU time of a process whose turn is over. And malloc keeps what is freed: left to itself it returns memory to the system at some calls and not at others, by the luck of
     what lies beside it, and then an operator that is called again pays for thousands of page faults (a factor of three for a chain of operators in eager mode)."""
-    return allowed_env(KEEP_ENV) | dict(OMP_WAIT_POLICY='passive', GOMP_SPINCOUNT='5000', OPENBLAS_NUM_THREADS='1', TORCHINDUCTOR_COMPILE_THREADS='1',
+    return allowed_env(KEEP_ENV) | dict(OMP_WAIT_POLICY='passive', GOMP_SPINCOUNT='2000', OPENBLAS_NUM_THREADS='1', TORCHINDUCTOR_COMPILE_THREADS='1',
                                         PYTORCH_NVML_BASED_CUDA_CHECK='1',       # torch.cuda.is_available() must not touch CUDA in the zygote
                                         PYTHONDONTWRITEBYTECODE='1', PYTHONHASHSEED='0', LC_ALL='C.UTF-8',
                                         MALLOC_MMAP_THRESHOLD_=str(32 << 20), MALLOC_TRIM_THRESHOLD_=str(4 << 30), MALLOC_TOP_PAD_=str(64 << 20)) | (extra or {})

@@ -18,7 +18,7 @@ def table(request):
     yield rows
     if path := request.config.getoption('--table'):
         import torch
-        from cuda_agent_lab.referee import device_name
+        from cuda_agent_lab.devices import device_name
         about = dict(command='python -m pytest ' + ' '.join(sys.argv[1:]), device=device_name(request.config.getoption('--target')), torch=torch.__version__)
         worker = os.environ.get('PYTEST_XDIST_WORKER')
         with open(f'{path}.{worker}' if worker else path, 'w') as f: json.dump(about | dict(rows=rows), f, indent=1)

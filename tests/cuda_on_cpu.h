@@ -20,13 +20,14 @@ typedef void* cudaStream_t;
 static dim3 blockIdx, blockDim, gridDim, threadIdx;
 static float keep[1 << 16];
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
+static int cudaGetLastError() { return 0; }
 template <class F> int cudaFuncSetAttribute(F, int, int) { return 0; }
 template <class T> void __stcs(T* p, T v) { *p = v; }
 static float rsqrtf(float x) { return 1.f / sqrtf(x); }
 static long long min(long long a, long long b) { return a < b ? a : b; }
 
 namespace emulator {
-struct Fiber { ucontext_t context; std::vector<char> stack; bool done; float value; };
+struct Fiber { ucontext_t context; std::vector<char> stack; bool done; double value; };
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
 static unsigned current;
@@ -56,11 +57,11 @@ static void run(dim3 grid, unsigned block, std::function<void()> f) {
 }
 }
 static void __syncthreads() { emulator::yield(); }
-static float __shfl_xor_sync(unsigned, float v, int mask) {
+template <class T> T __shfl_xor_sync(unsigned, T v, int mask) {
   unsigned me = emulator::current;
   emulator::fibers[me].value = v;
   emulator::yield();
-  float other = emulator::fibers[me ^ mask].value;
+  T other = emulator::fibers[me ^ mask].value;
   emulator::yield();
   return other;
 }

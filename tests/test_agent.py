@@ -11,7 +11,7 @@ import pytest
 
 from cuda_agent_lab.agent import InfraError, InfraMonitor, InfraStop, Limits, Reply, SMALL, run_episodes
 from cuda_agent_lab.episodes import EpisodeStore, ToolCall, same
-from cuda_agent_lab.pool import Quiet
+from cuda_agent_lab.quiet import Quiet
 from cuda_agent_lab.tasks import load_tasks
 from cuda_agent_lab.verdict import Verdict, milestone
 from cuda_agent_lab.workspace import read_candidate

@@ -173,7 +173,7 @@ def test_cpu_templates(tmp_path):
 def emulated(text):
     "CUDA text whose launches go through the emulator."
     text = text.replace('extern __shared__ float keep[];', '')
-    return re.sub(r'(\w+(?:<\d+>)?)<<<(?:dim3\((.*?)\)|(.*)), (\d+), (\w+), stream>>>\((.*?)\);',
+    return re.sub(r'(\w+(?:<[\w, ]+>)?)<<<(?:dim3\((.*?)\)|(.*)), (\d+), (\w+), stream>>>\((.*?)\);',
                   lambda m: f'emulator::run(dim3({m[2] or m[3]}), {m[4]}, [&] {{ {m[1]}({m[6]}); }});', text)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 import cuda_agent_lab.pool as pool_module
 from cuda_agent_lab.build import Build
-from cuda_agent_lab.pool import InfraError, LocalPool, Quiet, verdict_key
+from cuda_agent_lab.pool import LocalPool, verdict_key
+from cuda_agent_lab.quiet import InfraError, Quiet
 from cuda_agent_lab.server import JudgeServer
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from cuda_agent_lab import pool as pool_module, referee
+from cuda_agent_lab.clocks import PATTERN, Clocks
 from cuda_agent_lab.draws import Reference
 from cuda_agent_lab.exchange import Gate, Side
 from cuda_agent_lab.pool import LocalPool
@@ -254,9 +255,9 @@ def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree
     looks = []
     judge = SimpleNamespace(rng=random.Random(0), ref=SimpleNamespace(eager_seconds=.001), kept=[None], factors=lambda: None, patience=lambda: 1, baseline=Clocked(dict(eager=.22, compiled=.2)), check_timed=lambda *a: looks.append(a))
     judge.left = lambda: 1
-    judge.train, judge.second_clock, judge.turn = partial(referee._train, judge), partial(referee._second_clock, judge), partial(referee._turn, judge)
+    judge.train, judge.second_clock, judge.turn = partial(Clocks.train, judge), partial(Clocks.second_clock, judge), partial(Clocks.turn, judge)
     device, evidence = dict(eager=[.2]*5, compiled=[.19]*5, candidate=[events]*5), {}
-    ms = referee._confirm(judge, Clocked(dict(candidate=wall)), ['eager', 'candidate', 'compiled'], device, evidence)
+    ms = Clocks.confirm(judge, Clocked(dict(candidate=wall)), ['eager', 'candidate', 'compiled'], device, evidence)
     assert bool(ms) != agree and abs(evidence['wall_ms'] - wall) < 1e-6
     if agree: assert device['candidate'] == pytest.approx([max(events, wall/1.2 - .1 - .02)]*5)
     else: assert {k: round(x[0], 6) for k, x in ms.items()} == dict(eager=.22, compiled=.2, candidate=wall) and {len(x) for x in ms.values()} == {9} and len(looks) == 18
@@ -351,7 +352,7 @@ def test_each_element_gets_a_factor_where_the_task_takes_it(t, uneven):
     judge = Judge(t.source, UNTIMED, None)
     judge.rng, judge.kept = random.Random(0), [judge.ref.draw(1, 'draw 0')]
     judge.uneven = judge.takes_factors()
-    assert judge.uneven == uneven and len(judge.factors()) == (referee.PATTERN if uneven else 1)
+    assert judge.uneven == uneven and len(judge.factors()) == (PATTERN if uneven else 1)
 
 
 UNGUARDED = 'from torch.utils._python_dispatch import _get_current_dispatch_mode as mode\n' + MODEL.replace(

@@ -16,7 +16,6 @@ from cuda_agent_lab.devices import device_name
 from cuda_agent_lab.isolation import LEVELS, obstacle
 from cuda_agent_lab.pool import LocalPool
 from cuda_agent_lab.referee import JudgeOptions
-from cuda_agent_lab.zygote import Zygote
 from faults import TASK, candidate
 
 FIGURES = Path(__file__).resolve().parent.parent/'figures'
@@ -31,33 +30,24 @@ WITHOUT = {
     'variants of the draws': 'draws.VARIANTS = ()',
     'outputs poisoned': 'exchange.Side.poison = lambda self, times=1: None',
     'fresh values in timed calls': 'fill = exchange.Side.write\nexchange.Side.write = lambda self, draw, factors=None, slot=0: None if factors is not None and slot in self.written else fill(self, draw, None, slot)\n'
-                                   'referee.Judge.check_timed = lambda *a: None\nreferee.Judge.is_stale = lambda *a: False',
+                                   'clocks.Clocks.check_timed = lambda *a: None\nreferee.Judge.is_stale = lambda *a: False',
     'inputs held back': 'exchange.Side.hold = lambda self, times: None\nexchange.Side.write_late = lambda self: self.channel.sock.sendall(b"!")',
-    'second clock': 'referee.Judge.confirm = lambda *a: {}',
+    'second clock': 'clocks.Clocks.confirm = lambda *a: {}',
 }
 ON_A_GPU = {                  # there it is done in another way, or only there
     'inputs held back': 'exchange.Gate, worker.DELAY = lambda: None, 1',
     'cache emptied by the judge as well': 'whole = exchange.Side.release\nexchange.Side.release = lambda self, times, cold: whole(self, times, False)',
-    'stopped while others are timed': 'import contextlib\nexchange.Side.apart = lambda self: contextlib.nullcontext()\nreferee.IDLE_SECONDS = 0.'}
-
-
-class Stripped(LocalPool):
-    "A pool whose processes import a module first."
-    extra: tuple = ()
-
-    def _new_zygote(self, role):
-        preload = () if role == 'candidate' else ('torch._inductor.compile_fx', 'torch._inductor.codegen.cpp', 'cuda_agent_lab.judge')
-        return Zygote(self.root if role == 'trusted' else None, preload=('torch._dynamo', *preload, *self.extra), level=self.isolation if role == 'candidate' else 'process')
+    'stopped while others are timed': 'import contextlib\nexchange.Side.apart = lambda self: contextlib.nullcontext()\nclocks.IDLE_SECONDS = 0.'}
 
 
 def pool_without(what: str, folder: Path, **more) -> LocalPool:
     "A pool without one of WITHOUT or ON_A_GPU ('' for none)."
-    pool = Stripped.__new__(Stripped)
+    pool = LocalPool.__new__(LocalPool)
     if what:
         statements = (WITHOUT | ON_A_GPU)[what]
         name = 'without_' + ''.join(c if c.isalnum() else '_' for c in what)
-        (folder/f'{name}.py').write_text('from cuda_agent_lab import draws, exchange, referee, worker\n' + statements + '\n')
-        pool.extra = (name,)
+        (folder/f'{name}.py').write_text('from cuda_agent_lab import clocks, draws, exchange, referee, worker\n' + statements + '\n')
+        pool.preload = {role: (*modules, name) for role, modules in LocalPool.preload.items()}
     pool.__init__(keep=2, **more)
     return pool
 

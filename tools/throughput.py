@@ -11,7 +11,8 @@ from statistics import median
 import torch
 from cuda_agent_lab.compilers import gpus
 from cuda_agent_lab.devices import device_name
-from cuda_agent_lab.pool import InfraError, LocalPool
+from cuda_agent_lab.pool import LocalPool
+from cuda_agent_lab.quiet import InfraError
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.verdict import Verdict
 from cuda_agent_lab.workspace import write_candidate

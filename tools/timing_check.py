@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 import torch
+from cuda_agent_lab.clocks import PLAIN_CLOCK, TRAIN_CLOCK
 from cuda_agent_lab.devices import device_name
 from cuda_agent_lab.pool import LocalPool
-from cuda_agent_lab.referee import PLAIN_CLOCK, TRAIN_CLOCK, JudgeOptions
+from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task
 from cuda_agent_lab.workspace import Candidate
 from honest import suite
