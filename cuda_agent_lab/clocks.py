@@ -6,18 +6,18 @@ Docs: https://example.github.io/cuda_agent_lab/clocks.html.md"""
 
 # %% auto #0
 __all__ = ['TIMED', 'DEVICE_CLOCK', 'WALL_CLOCK', 'CLOCK_STEP', 'SPARE_MS', 'TRAIN_SECONDS', 'EARLY_MS', 'IDLE', 'IDLE_SECONDS',
-           'PATTERN', 'PLAIN_CLOCK', 'TRAIN_CLOCK', 'FLOOR', 'TRIALS', 'Clocks', 'small', 'believed', 'depends',
-           'must_read']
+           'DROPPED', 'PATTERN', 'PLAIN_CLOCK', 'TRAIN_CLOCK', 'PAIRS', 'FLOOR', 'TRIALS', 'Clocks', 'small',
+           'believed', 'depends', 'must_read']
 
 # %% ../nbs/20_clocks.ipynb #5ace1bbb
 import math, time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from statistics import median
 
 # %% ../nbs/20_clocks.ipynb #e574887f
 import torch
-from .devices import device_name, peaks_of
+from .devices import clock_reader, device_name, peaks_of
 from .draws import Draw, Reference, like, same, usable
 from .exchange import Side, scaled
 from .refusals import ended, rejected
@@ -36,6 +36,7 @@ TRAIN_SECONDS = .05          # that eager may take for a train
 EARLY_MS = .1                # ms of CPU time that a worker may take, beside twice what eager's does, while its inputs are written
 IDLE = .1                    # of one core: what the candidate may take while others are timed
 IDLE_SECONDS = .05           # for which that is looked at on a GPU
+DROPPED = 16                 # pairs at most that are dropped because the device was slowed down by heat or power
 PATTERN = 65521              # factors of the inputs of a timed call, repeated
 PLAIN_CLOCK = "the judge's wall clock around forward and the handing over of its outputs, less a call that hands as much blank memory over, fresh values; the samples report less than it"
 TRAIN_CLOCK = "the judge's wall clock around so many forwards in a row that are enqueued before their inputs come, less the same without forwards, warm, fresh values; the samples report less than it"
@@ -83,7 +84,7 @@ def small(draw: Draw) -> bool:
     return sum(t.numel() for t in draw.tensors) < 1 << 17
 
 # %% ../nbs/20_clocks.ipynb #4cc798a0
-def _sample(self, side: Side, names: list, opts) -> tuple[dict, dict]:
+def _sample(self, side: Side, names: list, opts, evidence: dict) -> tuple[dict, dict]:
     "Pairs in random order: (wall ms, device ms)."
     ms, device, self.faults = {n: [] for n in names}, {n: [] for n in names}, {}
     sides = {n: side if n == 'candidate' else self.baseline for n in names}
@@ -94,10 +95,10 @@ def _sample(self, side: Side, names: list, opts) -> tuple[dict, dict]:
         since = side.cpu_ns()
         time.sleep(IDLE_SECONDS)
         side.busy.append((side.cpu_ns() - since, 1e3*IDLE_SECONDS))
-    began, rng, n = time.monotonic(), self.rng, 0
+    began, rng, n, read, mhz, reasons, dropped = time.monotonic(), self.rng, 0, clock_reader('cuda' if side.cuda else 'cpu'), {k: [] for k in names}, set(), 0
     while True:
         if n in (0, 5, *LOOKS): looked = rng.randint(n + 1, next((k for k in (5, *LOOKS) if k > n), n + 64))
-        plain_draw, factors, n = rng.choice(self.kept), self.factors(), n + 1
+        plain_draw, factors, n, slow = rng.choice(self.kept), self.factors(), n + 1, set()
         for name in rng.sample(names, len(names)):
             checked = n == looked and name == 'candidate'
             sides[name].write(plain_draw, factors)
@@ -105,15 +106,44 @@ def _sample(self, side: Side, names: list, opts) -> tuple[dict, dict]:
             ms[name].append(a['ms'])
             device[name].append(max(a['device_ms'], CLOCK_STEP) if side.cuda else math.nan)
             self.faults.setdefault(name, []).append(a['faults'])
+            if read:
+                with suppress(OSError):
+                    now, why = read()
+                    mhz[name].append(now)
+                    slow.update(why)
             if checked: self.check_timed(side, plain_draw, factors, a)
             elif name == 'candidate' and small(plain_draw):
                 self.history = self.history[-5:] + [Draw('', plain_draw.tree, [scaled(t, factors) for t in plain_draw.tensors])]
+        reasons |= slow
+        if slow and dropped < DROPPED:                                  # as a pair, whoever was slow
+            n, dropped = n - 1, dropped + 1
+            for x in (*ms.values(), *device.values(), *self.faults.values()): x.pop()
         if n >= 5 and self.enough(n, began, device if side.cuda else ms, opts): break
         if self.left() <= -self.patience(): raise self.late()
+    if any(mhz.values()): evidence |= dict(clocks=dict(mhz={k: median(v) for k, v in mhz.items() if v}, lowest=min(min(v) for v in mhz.values() if v), slowed=sorted(reasons), dropped=dropped))
     return ms, device
 
 
 Clocks.sample = _sample
+
+# %% ../nbs/20_clocks.ipynb #80069037
+PAIRS = 17                   # of eager and torch.compile, where there is no candidate
+
+
+def _sample_baseline(self) -> dict:
+    "{'eager', 'compiled': [ms]} of the baseline, which has the device alone."
+    side, clock = self.baseline, {n: [] for n in ('eager', *('compiled',)*bool(self.compiled and self.compiled['ok']))}
+    for n in clock: side.call(n, 60 + self.patience(), cold=True)
+    for _ in range(PAIRS):
+        factors = self.factors()
+        for n in self.rng.sample(list(clock), len(clock)):
+            side.write(self.kept[0], factors)
+            a = side.call(n, 60 + self.patience(), cold=True)
+            clock[n].append(max(a['device_ms'], CLOCK_STEP) if side.cuda else a['ms'])
+    return clock
+
+
+Clocks.sample_baseline = _sample_baseline
 
 # %% ../nbs/20_clocks.ipynb #de445f8d
 def _check_rest(self, side: Side):
@@ -195,11 +225,11 @@ def believed(clock: dict, wall: dict, thresholds: tuple) -> tuple[dict, dict, bo
 
 # %% ../nbs/20_clocks.ipynb #4ec8d5fc
 FLOOR = .9               # of the time for reading at the device's peak
-TRIALS = 16              # elements of a tensor that are changed
+TRIALS = 16              # elements of an input that are changed
 
 
 def depends(ref: Reference, draw: Draw, before: list, t: torch.Tensor, g: torch.Generator, inputs: list) -> bool:
-    "Whether the outputs `before` of eager on `inputs` change with each of TRIALS elements of t, one of the inputs or of the weights. It is changed in place, and as before afterwards."
+    "Whether the outputs `before` of eager on `inputs` change with each of TRIALS elements of t, one of them. It is changed in place, and as before afterwards."
     flat = run(t)
     for j in torch.randint(flat.numel(), (TRIALS,), generator=g).tolist():
         old, far = flat[j].clone(), 2*(flat[j].abs() + flat.abs().max() + 1)
@@ -213,13 +243,11 @@ def depends(ref: Reference, draw: Draw, before: list, t: torch.Tensor, g: torch.
 
 
 def must_read(ref: Reference, draw: Draw, seed: int) -> float:
-    "Bytes of float inputs and weights that a forward certainly reads (95 % sure for each tensor); those below 1/64 of all are left out."
+    "Bytes of float inputs that a forward certainly reads (95 % sure for each of them); those below 1/64 of all are left out."
     with torch.no_grad():
-        weights = {w.data_ptr(): w for w in ref.model.state_dict().values() if w.numel()}.values()
-        inputs = [like(t) for t in draw.tensors]
-        whole, g = sum(map(size, (*weights, *inputs))), torch.Generator().manual_seed(seed)
+        inputs, g = [like(t) for t in draw.tensors], torch.Generator().manual_seed(seed)
         before = [o.clone() for o in ref.eager(inputs, draw.tree)[1]]
-        large = [t for t in (*inputs, *weights) if t.is_floating_point() and 64*size(t) >= whole]
+        large = [t for t in inputs if t.is_floating_point() and 64*size(t) >= sum(map(size, inputs)) > 0]
         return .05**(1/TRIALS)*sum(size(t) for t in large if depends(ref, draw, before, t, g, inputs))
 
 
@@ -227,8 +255,7 @@ def _check_floor(self, draw: Draw, ms: float, evidence: dict):
     "On a GPU that the table of peaks knows: raise Failed where a cold forward of so many ms cannot have read what its outputs depend on. `draw`: filled."
     if not (peaks := peaks_of(device_name('cuda'))): return
     rate, out = 1e6*peaks.dram, max(0., sum(size(e.eager) for e in draw.outs) - 1e6*peaks.l2)
-    whole = sum(map(size, draw.tensors)) + sum({w.data_ptr(): size(w) for w in self.ref.model.state_dict().values()}.values())
-    floor = (whole + out)/rate
+    floor = (sum(map(size, draw.tensors)) + out)/rate
     if ms < FLOOR*floor:
         with self.unpaid('floor'): floor = (must_read(self.ref, draw, self.rng.getrandbits(31)) + out)/rate
     evidence |= dict(floor_ms=round(floor, 5))

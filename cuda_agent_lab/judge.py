@@ -98,9 +98,9 @@ def serve(channel: Channel):
             if invalid: v = Verdict('task_invalid', message=invalid, isolation=host.level, versions=versions(), **about)
             elif m['candidate']: v = judge.judge(m['candidate'], opts)
             else:
-                judge.prepare()
-                v = Verdict('correct', message='the baselines are ready')
+                v = Verdict('correct', message='the baselines are ready', **judge.prepare(opts))
         except WireError: return
+        except TaskInvalid as e: v = Verdict('task_invalid', message=str(e), isolation=host.level, versions=versions(), **about)
         except Exception as e:
             trace = dict(trace=tidy(traceback.format_exc()))
             v = Verdict('infra_error', message=f'the judge failed: {type(e).__name__}: {tidy(str(e), 300)}', evidence=trace, **about)

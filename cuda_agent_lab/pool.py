@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import cuda_agent_lab
 from .build import Build, build, cache_dir
+from .compare import build_native
 from .compilers import device_of, gpus
 from .devices import Ceilings, ceilings, device_name
 from .isolation import choose
@@ -104,12 +105,12 @@ class LocalPool:
         self.isolation = choose(isolation, require)
         self.target, self.cache, self.keep, self.counters, self.build_timeout = target, cache, keep, counters, build_timeout
         self.root = cache_dir(cache).parent
-        self.known = VerdictCache(self.root/'verdicts.jsonl' if reuse is True else reuse) if reuse else None
-        self.reuse = bool(reuse)                                            # may be switched off for a while
+        self.known, self.reuse = VerdictCache(self.root/'verdicts.jsonl' if reuse is True else reuse) if reuse else None, bool(reuse)      # reuse: may be switched off for a while
         self.builders, self.judging, self.lock = threading.Semaphore(builders), threading.Semaphore(max(2, builders)), threading.RLock()
         self.judges, self.quiets, self.spares, self.closed = OrderedDict(), {}, deque(), False
         self.room, self.needs, self.line = threading.Condition(self.lock), {}, []     # memory of the device: task hash -> bytes, told by judges; who waits for it
-        self._start, self.numbers = ThreadPoolExecutor(2), itertools.count()          # numbers: of the workers
+        self._start, self.numbers = ThreadPoolExecutor(3), itertools.count()          # numbers: of the workers
+        self._start.submit(build_native, device_of(target), cache)
         self._zygotes = {role: self._start.submit(self._new_zygote, role) for role in ('trusted', 'candidate')}       # they warm up while the first candidate is built
 
     def __enter__(self): return self
@@ -362,12 +363,15 @@ def _leave(self: LocalPool, h: _Handle, task: Task, memory: dict):
         self.room.notify_all()
 
 # %% ../nbs/24_pool.ipynb #dfc22fb9
-def _prepare(self: LocalPool, tasks: list[Task], options: JudgeOptions|None = None) -> dict:
-    "Start the judges of these tasks and their baselines, several at a time: {id: '', or why there is none}. Of more than `keep` tasks the first are forgotten."
+def _prepare(self: LocalPool, tasks: list[Task], options: JudgeOptions|None = None, each=lambda task, v: None) -> dict:
+    """Start the judges of these tasks and time their baselines, several tasks at a time: {id: Verdict}, 'correct' with the times of 'eager' and 'compiled', or why there are none.
+    each(task, verdict) is called as they come. Of more than `keep` tasks the first are forgotten again."""
     opts = options or JudgeOptions(target=self.target)
     def ready(task):
-        v = self._once(task, None, opts)
-        return task.id, '' if v.correct else v.message
+        for _ in range(2):
+            if not (v := replace(self._once(task, None, opts), task=task.hash)).infra: break
+        each(task, v)
+        return task.id, v
     with ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)))) as threads: return dict(threads.map(ready, tasks))
 
 

@@ -25,7 +25,7 @@ from .devices import device_name
 from .draws import Draw, Reference, TaskInvalid, gate, is_plain, kappas, make_draws, precision_of, same
 from .exchange import WAYS, Side, threads_of
 from .refusals import Failed, InfraFailed, check_honest, check_structure, describe_error, ended, forbidden_symbols, imports_the_lab, rejected
-from .timing import THRESHOLDS, summarise
+from .timing import THRESHOLDS, paired_ratio, summarise
 from .verdict import UNGRADED, Verdict, milestone, plain
 from .wire import WireError
 from .worker import tidy
@@ -305,9 +305,21 @@ def _open_baseline(self: Judge, draw: Draw):
     self.null_us = 1e3*median(self.baseline.call('eager', 60, empty=True)['ms'] for _ in range(15))
 
 
-def _prepare(self: Judge):
-    "The baseline before there is a candidate. Raises InfraFailed."
-    self.start_baseline(self.ref.draw(secrets.randbits(31), 'before any candidate'))
+def _prepare(self: Judge, opts: JudgeOptions) -> dict:
+    "The baselines before there is a candidate: fields of a verdict, with their times and in the evidence how many times as fast as eager torch.compile is. Raises InfraFailed."
+    self.start, self.seconds, self.unpaid_seconds, self.opts_now, self.rng = time.monotonic(), {}, 0.0, opts, random.Random(secrets.randbits(64))
+    self.kept = [self.ref.draw(self.rng.getrandbits(31), 'before any candidate')]
+    try:
+        with self.unpaid('baseline'): self.start_baseline(replace(self.kept[0]))
+        found = dict(evidence=dict(compile=self.compiled, precision=opts.precision, tolerance=opts.tolerance, threads=threads_of(opts), **self.ref.notes))
+        if opts.timing and not opts.interpreted:
+            if self.uneven is None: self.uneven = self.takes_factors()
+            with self.host.quiet(), self.baseline.settled(): clock = self.sample_baseline()
+            method = DEVICE_CLOCK if self.baseline.cuda else WALL_CLOCK
+            found['timing'] = {k: summarise(clock[k], method) if k in clock else None for k in ('eager', 'compiled')}
+            if 'compiled' in clock: found['evidence'] |= dict(speedup_of_compile=paired_ratio(clock['eager'], clock['compiled'], tuple(opts.thresholds)))
+        return found | dict(device=device_name(opts.device), versions=versions(), isolation=self.host.level, evidence=plain(found['evidence'] | dict(seconds=self.seconds, total_seconds=time.monotonic() - self.start)))
+    finally: self.kept = []
 
 
 Judge.start_baseline, Judge.open_baseline, Judge.prepare = _start_baseline, _open_baseline, _prepare
@@ -327,7 +339,7 @@ def _time(self: Judge, side: Side, opts: JudgeOptions, evidence: dict) -> dict:
         if side.children(): raise rejected('process_spawn', 'a process that it has started still runs; end them all before forward returns')
         for s in (side, self.baseline): stack.enter_context(s.settled())
         if side.free and not side.cuda: evidence |= dict(own_threads=True)        # they may go to any core, and so may its calling thread
-        ms, device = self.sample(side, names, opts)
+        ms, device = self.sample(side, names, opts, evidence)
         self.check_rest(side)
         wall = self.confirm(side, names, device if side.cuda else ms, evidence)
         self.check_rest(side)

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cuda_agent_lab import pool as pool_module, referee
+from cuda_agent_lab import clocks, pool as pool_module, referee
 from cuda_agent_lab.clocks import PATTERN, Clocks
 from cuda_agent_lab.draws import Reference
 from cuda_agent_lab.exchange import Gate, Side
 from cuda_agent_lab.pool import LocalPool
 from cuda_agent_lab.referee import Judge, JudgeOptions
-from cuda_agent_lab.refusals import InfraFailed
+from cuda_agent_lab.refusals import Failed, InfraFailed
 from cuda_agent_lab.tasks import Task
 from cuda_agent_lab.verdict import Verdict
 from cuda_agent_lab.wire import Arena, Channel, at, moved, open_arena, spec_from
@@ -261,6 +261,43 @@ def test_what_hides_from_the_events_shows_on_the_other_clock(events, wall, agree
     assert bool(ms) != agree and abs(evidence['wall_ms'] - wall) < 1e-6
     if agree: assert device['candidate'] == pytest.approx([max(events, wall/1.2 - .1 - .02)]*5)
     else: assert {k: round(x[0], 6) for k, x in ms.items()} == dict(eager=.22, compiled=.2, candidate=wall) and {len(x) for x in ms.values()} == {9} and len(looks) == 18
+
+
+@pytest.mark.parametrize('forward, share', [('x.exp()', 1), ('x.amax(-1)', 1), ('x[:, :99].exp()', 0)])
+def test_nobody_reads_faster_than_the_device(forward, share, monkeypatch):
+    ref = Reference(f'import torch\nclass Model(torch.nn.Module):\n    def forward(self, x): return {forward}\ndef get_inputs(): return [torch.randn(2000, 1000)]\ndef get_init_inputs(): return []')
+    ref.build(1)
+    judge, least = SimpleNamespace(ref=ref, rng=random.Random(0), unpaid=lambda name: nullcontext()), 8e6/4.8e9          # 8 MB at 4.8 TB/s
+    draw = ref.fill(ref.draw(1, 'last draw'))
+    monkeypatch.setattr(clocks, 'device_name', lambda device: 'NVIDIA H200')
+    for ms, possible in ((least, True), (.5*least, not share)):
+        evidence = {}
+        with nullcontext() if possible else pytest.raises(Failed, match='read all inputs'): Clocks.check_floor(judge, draw, ms, evidence)
+        assert evidence['floor_ms'] == pytest.approx(least if ms == least else .83*share*least, rel=.01)
+    monkeypatch.setattr(clocks, 'device_name', lambda device: 'a board that is in no table')
+    Clocks.check_floor(judge, draw, 1e-9, {})
+
+
+class Steady:
+    "A side whose calls all take a millisecond."
+    cuda, busy = False, []
+    def write(self, *_): pass
+    def call(self, *_, **__): return dict(ms=1., faults=0)
+
+
+@pytest.mark.parametrize('slow, dropped', [(0, 0), (3, 2), (10**6, clocks.DROPPED)])
+def test_pairs_of_a_slowed_device_are_taken_again(slow, dropped, monkeypatch):
+    reads, evidence = [], {}
+    def read():
+        reads.append(0)
+        return 1980 - 600*(len(reads) <= slow), ['power brake']*(len(reads) <= slow)
+    monkeypatch.setattr(clocks, 'clock_reader', lambda device: read)
+    draw = SimpleNamespace(tree=[], tensors=[torch.ones(2)])
+    judge = SimpleNamespace(rng=random.Random(0), kept=[draw], uneven=False, baseline=Steady(), history=[], factors=lambda: torch.ones(1), patience=lambda: 1, left=lambda: 9,
+                            turn=lambda *a: nullcontext(), check_timed=lambda *a: None, enough=lambda n, *a: n == 9)
+    ms, _ = Clocks.sample(judge, Steady(), ['eager', 'candidate'], None, evidence)
+    assert {k: len(v) for k, v in ms.items()} == {k: len(v) for k, v in judge.faults.items()} == dict(eager=9, candidate=9) and len(reads) == 2*(9 + dropped)
+    assert evidence['clocks']['dropped'] == dropped and evidence['clocks']['slowed'] == ['power brake']*bool(slow) and evidence['clocks']['lowest'] == 1980 - 600*bool(slow)
 
 
 @pytest.mark.parametrize('says', [True, False])

@@ -3,10 +3,11 @@
   python tools/timing_check.py aa --target cuda          300 verdicts of a candidate that is the reference: how many see 5 %, how many doubt the clock  -> figures/timing_aa_cuda.json
   python tools/timing_check.py power --target cuda       candidates that are 0 to 20 % faster: who sees 5 %, beside the released ten calls             -> figures/timing_power_cuda.json, .svg, .png
   python tools/timing_check.py processes --target cuda   one candidate, judged by ten generations of processes                                          -> figures/timing_processes_cuda.json
+  python tools/timing_check.py siblings                  a CPU, without a judge: eager in eight processes that know nothing of each other      -> figures/timing_siblings_cpu.json
   python tools/timing_check.py picture figures/timing_power_cuda.json                      draws the picture of a kept file again
 
 --number N verdicts (of each planted speed-up), --clients N at a time, --out FOLDER. Everything is judged with --allow-torch: the candidate's kernels are eager's own."""
-import argparse, collections, datetime, json, math, os, sys, time
+import argparse, datetime, json, math, os, random, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -16,6 +17,7 @@ from cuda_agent_lab.devices import device_name
 from cuda_agent_lab.pool import LocalPool
 from cuda_agent_lab.referee import JudgeOptions
 from cuda_agent_lab.tasks import Task
+from cuda_agent_lab.timing import summarise
 from cuda_agent_lab.workspace import Candidate
 from honest import suite
 
@@ -134,6 +136,50 @@ def processes(pool, opts, number: int, clients: int, target: str, say) -> dict:
     return dict(table=table)
 
 
+def sibling(line, source: str):
+    "Life of a process of `siblings`: one forward each time it is asked, its ms in answer; threads on cores of their own."
+    cores, there = sorted(os.sched_getaffinity(0)), {}
+    torch.set_num_threads(len(cores))
+    torch.ones(1 << 17).neg_()
+    for i, t in enumerate(sorted(map(int, os.listdir('/proc/self/task')))): os.sched_setaffinity(t, [cores[i % len(cores)]])
+    exec(compile(source, 'model.py', 'exec'), there)
+    model, args = there['Model'](*there['get_init_inputs']()).eval(), there['get_inputs']()
+    with torch.no_grad():
+        while line.recv():
+            start = time.perf_counter()
+            out = model(*args)
+            line.send(1e3*(time.perf_counter() - start))
+            del out
+
+
+def siblings(pool, opts, number: int, clients: int, target: str, say) -> dict:
+    "Eager in so many processes, in random order, one at a time; each process by its own median of 60 forwards."
+    from multiprocessing import get_context
+    from cuda_agent_lab.zygote import worker_env
+    table, before = [], dict(os.environ)
+    os.environ.update({k: v for k, v in worker_env().items() if k.startswith(('OMP', 'GOMP', 'MALLOC'))})
+    context = get_context('spawn')
+    for name in AA:
+        task, lines, ms = suite('cpu')[name], [], []
+        for _ in range(number):
+            ours, theirs = context.Pipe()
+            context.Process(target=sibling, args=(theirs, task.source), daemon=True).start()
+            lines.append(ours)
+            ms.append([])
+        for turn in range(65):
+            for i in random.sample(range(number), number):
+                time.sleep(.002)                                   # others' threads fall asleep
+                lines[i].send(True)
+                ms[i].append(lines[i].recv())
+        for line in lines: line.send(False)
+        each = sorted(median(m[5:]) for m in ms)
+        middle = median(each)
+        table.append(dict(task=task.id, processes=number, ms=round(middle, 4), spread=round(100*summarise(sum((m[5:] for m in ms), []), '').spread, 2), lowest=round(each[0]/middle, 4), highest=round(each[-1]/middle, 4)))
+        say(str(table[-1]))
+    os.environ.clear(); os.environ.update(before)
+    return dict(table=table)
+
+
 def picture(record: dict):
     "Share of verdicts that see 5 %, over the true speed-up: ours and the ten calls."
     from cuda_agent_lab.figures import BLUE, GREY, STYLE, VERMILLION, _axes, _done
@@ -158,7 +204,7 @@ def picture(record: dict):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('what', choices=('aa', 'power', 'processes', 'picture'))
+    parser.add_argument('what', choices=('aa', 'power', 'processes', 'siblings', 'picture'))
     parser.add_argument('file', nargs='?', type=Path)
     parser.add_argument('--target', default='cpu', choices=('cpu', 'cuda'))
     parser.add_argument('--number', type=int)
@@ -168,10 +214,10 @@ def main():
     from cuda_agent_lab.figures import save
     if args.what == 'picture': return print(*save(picture(json.loads(args.file.read_text())), args.file.with_suffix('')))
     say = lambda text: print(text, file=sys.stderr, flush=True)
-    number = args.number or dict(aa=300, power=40, processes=10)[args.what]
+    number = args.number or dict(aa=300, power=40, processes=10, siblings=8)[args.what]
     opts = JudgeOptions(target=args.target, compile=False, allow_torch=True)
     clients = args.clients if args.target == 'cuda' else 1
-    with LocalPool(target=args.target, builders=8, keep=40) as pool: found = dict(aa=aa, power=power, processes=processes)[args.what](pool, opts, number, clients, args.target, say)
+    with LocalPool(target=args.target, builders=8, keep=40) as pool: found = dict(aa=aa, power=power, processes=processes, siblings=siblings)[args.what](pool, opts, number, clients, args.target, say)
     record = dict(command=f'python tools/timing_check.py {args.what} --target {args.target} --number {number}', date=datetime.date.today().isoformat(), device=device_name(args.target),
                   torch=torch.__version__) | found
     args.out.mkdir(parents=True, exist_ok=True)
