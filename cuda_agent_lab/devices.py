@@ -9,7 +9,7 @@ __all__ = ['PEAKS', 'SLOWED', 'device_name', 'Peaks', 'peaks_of', 'Ceilings', 's
            'measure', 'ceilings', 'clock_reader']
 
 # %% ../nbs/18_devices.ipynb #ff3df917
-import json, os, platform, re, time
+import functools, json, os, platform, re, time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -138,6 +138,7 @@ def ceilings(device: str = 'cpu', cache: str|Path|None = None, by: Callable = me
 SLOWED = {0x08: 'hardware slowdown', 0x20: 'too hot (driver)', 0x40: 'too hot (hardware)', 0x80: 'power brake'}         # NVML's bits for what has nothing to do with the kernel
 
 
+@functools.cache
 def clock_reader(device: str) -> Callable|None:
     "() -> (clock of the multiprocessors [MHz], texts of SLOWED that hold) of the first GPU that may be used; None for a CPU, and where NVML or its module is missing. The function raises OSError where NVML fails later."
     if device == 'cpu': return None
